@@ -6,17 +6,25 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fastbuf.errors import ConfigError
+from fastbuf.errors import ConfigError, PreflightError
 from fastbuf_spark.api.groups import Grouped
 from fastbuf_spark.api.pipelines import Pipeline, entered
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.driver.checks import check_conf, check_function, check_mode, partition_count
+from fastbuf_spark.driver.checks import (
+    check_barrier,
+    check_conf,
+    check_function,
+    check_mode,
+    partition_count,
+    special_tasks,
+)
 from fastbuf_spark.driver.keys import as_keys, plain
-from fastbuf_spark.driver.plan import MODES, shuffle
+from fastbuf_spark.driver.plan import MODES, shuffle, staged
 from fastbuf_spark.results import Checked, iterables
 from fastbuf_spark.schema import struct_type
 
 if TYPE_CHECKING:
+    from pyspark.resource import ResourceProfile
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
@@ -34,6 +42,8 @@ def map_in_arrow(
     before_schema: StructType | str | None = None,
     mode: str = "auto",
     conf: ShuffleConf | None = None,
+    barrier: bool = False,
+    profile: ResourceProfile | None = None,
 ) -> DataFrame:
     """Run a Python stage, a shuffle by key, and another Python stage.
 
@@ -66,6 +76,9 @@ def map_in_arrow(
         input reads; else blocking.
     conf
         Settings; default: those of the session (``spark.fastbuf.*``).
+    barrier, profile
+        As for Spark's ``mapInArrow``, of the stage that ``func`` is in: run its tasks all at once, as a barrier stage;
+        what executors and tasks they need.  Not in pipelined mode.
 
     Returns
     -------
@@ -95,7 +108,14 @@ def map_in_arrow(
     shipped = None if before_schema is None else struct_type(before_schema)
     df, before, shipped, known = entered(df, before, shipped)
     checked = Checked(func, result_schema, iterables(df.sparkSession))
-    return shuffle(df, checked, result_schema, keys, num_partitions, before, shipped, mode, conf, **known)
+    if special := special_tasks(barrier, profile):
+        check_mode(mode, MODES)
+        if mode == "pipelined":
+            raise PreflightError(f"mode='pipelined' cannot run: {special}; use mode='auto' or 'blocking'")
+        mode = "blocking"
+        check_barrier(df.sparkSession, barrier, num_partitions)
+    made = staged(df, checked, result_schema, keys, num_partitions, before, shipped, mode, conf, **known)
+    return made.to_df(barrier, profile)
 
 
 def repartition(

@@ -36,6 +36,7 @@ from fastbuf_spark.worker.steps import Filter, PandasMap, count_rows
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    from pyspark.resource import ResourceProfile
     from pyspark.sql import Column, DataFrame, Row
     from pyspark.sql.types import StructType
 
@@ -92,7 +93,14 @@ class Pipeline:
     def _then(self, step: steps.Step) -> Pipeline:
         return Pipeline(self._start, (*self._verbs, step), self._conf)
 
-    def map_in_arrow(self, func: BatchFunction, schema: StructType | str) -> Pipeline:
+    def map_in_arrow(
+        self,
+        func: BatchFunction,
+        schema: StructType | str,
+        *,
+        barrier: bool = False,
+        profile: ResourceProfile | None = None,
+    ) -> Pipeline:
         """Call a function over record batches, as Spark's ``mapInArrow`` does.
 
         Parameters
@@ -101,11 +109,22 @@ class Pipeline:
             Takes and returns an iterator of ``pyarrow.RecordBatch``.
         schema
             Output schema of ``func``: a StructType or DDL text.
+        barrier, profile
+            As for Spark's ``mapInArrow``, of the stage that the function is in: it ends there, and a shuffle that it
+            begins with is not pipelined.
         """
         check_function("func", func)
-        return self._then(steps.Map(self._as_it_is(func), struct_type(schema), _name(func)))
+        special = steps.Special.of(barrier, profile)
+        return self._then(steps.Map(self._as_it_is(func), struct_type(schema), _name(func), None, special))
 
-    def map_in_pandas(self, func: FrameFunction, schema: StructType | str) -> Pipeline:
+    def map_in_pandas(
+        self,
+        func: FrameFunction,
+        schema: StructType | str,
+        *,
+        barrier: bool = False,
+        profile: ResourceProfile | None = None,
+    ) -> Pipeline:
         """Call a function over pandas DataFrames, as Spark's ``mapInPandas`` does.
 
         Parameters
@@ -114,14 +133,16 @@ class Pipeline:
             Takes and returns an iterator of ``pandas.DataFrame``.
         schema
             Output schema of ``func``: a StructType or DDL text.
+        barrier, profile
+            As for :meth:`map_in_arrow`.
         """
         from fastbuf_spark.api.groups import no_converters
 
         check_function("func", func, "takes an iterator of pandas.DataFrame and returns one")
         if no_converters():
             raise ConfigError(f"map_in_pandas cannot run: {no_converters()}; use map_in_arrow")
-        result, sent = struct_type(schema), self._as_it_is(func)
-        return self._then(steps.Map(sent, result, _name(func), partial(_pandas_map, sent, result)))
+        result, sent, special = struct_type(schema), self._as_it_is(func), steps.Special.of(barrier, profile)
+        return self._then(steps.Map(sent, result, _name(func), partial(_pandas_map, sent, result), special))
 
     def filter(self, expression: Any) -> Pipeline:
         """Keep the rows for which an expression is true.

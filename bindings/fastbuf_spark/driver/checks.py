@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastbuf.errors import ConfigError
+from fastbuf.errors import ConfigError, PreflightError
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.errors import ArgumentError, ArgumentTypeError, PartitionCountError
 
@@ -128,6 +128,27 @@ def check_mode(mode: Any, modes: tuple[str, ...]) -> None:
         raise ArgumentError(f"mode is {mode!r}: it must be one of {allowed}", "VALUE_NOT_ALLOWED", parameters)
 
 
+def special_tasks(barrier: Any, profile: Any) -> str:
+    """What is special about tasks with these arguments of Spark's ``mapInArrow``; empty if nothing is.
+
+    Such tasks cannot be the consumers of a pipelined shuffle, whose slots are counted as those of ordinary ones.
+
+    Raises
+    ------
+    ConfigError
+        An argument of another type.
+    """
+    from pyspark.resource import ResourceProfile
+
+    if not isinstance(barrier, bool):
+        raise ConfigError(f"barrier is {barrier!r:.100}: give True or False")
+    if profile is not None and not isinstance(profile, ResourceProfile):
+        raise ConfigError(f"profile is {profile!r:.100}: give a pyspark.resource.ResourceProfile")
+    if profile is not None:
+        return "its tasks have a resource profile"
+    return "its tasks are a barrier stage" if barrier else ""
+
+
 def partition_count(num_partitions: Any, name: str = "num_partitions") -> int:
     """The number of partitions, as an int.  ``name``: the argument's.
 
@@ -221,6 +242,12 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
     needed = 1 if mode == "blocking" else num_partitions + (mode == "pipelined")
     memory = None if tasks is None else tasks * conf.memory_bytes
     return Preflight(mode, num_partitions, slots, tuple(problems), needed, tasks, memory, ports_of(conf))
+
+
+def check_barrier(spark: Any, barrier: bool, tasks: Any) -> None:
+    """PreflightError if Spark could not run a barrier stage of so many tasks; it would say so, late on a cluster."""
+    if barrier and not is_connect(spark) and (stopped := preflight(spark, tasks, "barrier")):
+        raise PreflightError(f"barrier=True cannot run: {stopped}")
 
 
 def _is_pinned(sc: Any) -> bool:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbuf.errors import PreflightError
 from fastbuf_spark.conf import WORKER_MEMORY, ShuffleConf
-from fastbuf_spark.driver.checks import is_connect, ports_of, remedy, slots_of, slots_to_come, tasks_of_executor
+from fastbuf_spark.driver.checks import (
+    check_barrier,
+    is_connect,
+    ports_of,
+    remedy,
+    slots_of,
+    slots_to_come,
+    special_tasks,
+    tasks_of_executor,
+)
 from fastbuf_spark.driver.determinism import in_a_barrier
 from fastbuf_spark.driver.input_batches import MAX_BYTES, NO_LIMIT, is_measured
 from fastbuf_spark.driver.keys import plain
@@ -22,6 +32,7 @@ from fastbuf_spark.worker.groups import Limits
 from fastbuf_spark.worker.steps import Copies, Drawn, Hashed, WithoutLast
 
 if TYPE_CHECKING:
+    from pyspark.resource import ResourceProfile
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
@@ -68,6 +79,7 @@ class Plan:
         self.held = 0
         self.beside = 0  # slots of another input that is read at the same time
         self.partitions = 0
+        self.special: Special | None = None  # asked for by a map in the stage that the next exchange begins
         self.holds_rows = False  # whether a task sorts rows, in memory as far as they fit
         self.given = conf
         self.conf = _halved(conf) if exchanges > 1 else conf
@@ -105,6 +117,8 @@ class Plan:
         return "pipelined", ""
 
     def _problem(self, frame: Any, partitions: int, mode: str, varies: str) -> str:
+        if self.special is not None:
+            return self.special.why
         if is_connect(self.spark):
             return "with Spark Connect there is no driver process for the rendezvous"
         if frame.isStreaming:
@@ -140,16 +154,20 @@ class Plan:
             at = Staged(start, start.schema)
             self.stages.append(Stage(["a DataFrame of Spark's, through the JVM"]))
             self.frames[len(self.stages)] = start
-        for step in steps:
+        steps = tuple(steps)
+        for number, step in enumerate(steps):
+            # A special map's stage begins with the last exchange before it
+            maps = itertools.takewhile(lambda step: isinstance(step, Map), steps[number + 1 :])
+            self.special = next((step.special for step in maps if step.special), None)
             at = step.build(at, self)
         return at
 
     def follow_beside(self, at: Staged, start: Source | DataFrame, steps: Iterable[Step]) -> Staged:
         """The same for another input of the next exchange, which is read at the same time as ``at``."""
-        partitions, beside = self.partitions, self.beside
+        partitions, beside, special = self.partitions, self.beside, self.special
         self.partitions, self.beside = 0, beside + held_by_frame(at.frame)
         made = self.follow(start, steps)
-        self.partitions, self.beside = partitions, beside
+        self.partitions, self.beside, self.special = partitions, beside, special
         return made
 
     def entered(self, made: Staged, what: str, partitions: int) -> Staged:
@@ -266,6 +284,27 @@ def exchanges_of(steps: Iterable[Step]) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
+class Special:
+    """What a map asks of its stage: to be a barrier stage, or a resource profile.
+
+    Attributes
+    ----------
+    why
+        What is special about its tasks.
+    """
+
+    barrier: bool
+    profile: ResourceProfile | None
+    why: str
+
+    @classmethod
+    def of(cls, barrier: bool, profile: ResourceProfile | None) -> Special | None:
+        """None if nothing is asked."""
+        why = special_tasks(barrier, profile)
+        return cls(barrier, profile, why) if why else None
+
+
+@dataclasses.dataclass(frozen=True)
 class Map:
     """A function over record batches, in the existing tasks."""
 
@@ -274,11 +313,19 @@ class Map:
     name: str
     #: Makes the function from the input's schema and the session, if it depends on them
     made: Callable[[Any, StructType], Callable[..., Any]] | None = None
+    special: Special | None = None
 
     def build(self, at: Staged, plan: Plan) -> Staged:
         plan.linked(self.name)
         func = self.func if self.made is None else self.made(plan.spark, at.schema)
-        return at.then(func, self.schema or at.schema, is_users=self.schema is not None)
+        made = at.then(func, self.schema or at.schema, is_users=self.schema is not None)
+        if self.special is None:
+            return made
+        if plan.stages[-1].tasks is not None:
+            check_barrier(plan.spark, self.special.barrier, plan.stages[-1].tasks)
+        df = made.to_df(self.special.barrier, self.special.profile)
+        plan.stages.append(Stage([], None, "a new chain, through the JVM", "Spark's own", self.special.why))
+        return Staged(df, df.schema, in_order=made.in_order)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,7 @@ from fastbuf_spark.worker.chains import Called, Chain, Head, Link
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.resource import ResourceProfile
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
@@ -62,15 +63,15 @@ class Staged:
         renamed = () if frame is self.frame else (Renamed(self.frame.schema.names),)
         return dataclasses.replace(self, frame=frame, schema=schema, head=Called(Chain((*renamed, link))))
 
-    def to_df(self) -> DataFrame:
-        """The DataFrame."""
+    def to_df(self, barrier: bool = False, profile: ResourceProfile | None = None) -> DataFrame:
+        """The DataFrame; ``barrier`` and ``profile`` are those of Spark's ``mapInArrow``."""
         if self.head is None:
             return self.frame
         names = self.schema.names
         if len(set(names)) < len(names):  # the JVM cannot tell columns of the same name apart when it reads Arrow's
             bare = numbered(self.schema)
-            return self.then(Renamed(bare.names), bare).to_df().toDF(*names)
-        return self.frame.mapInArrow(named(self.head.batches, self.name), self.schema)
+            return self.then(Renamed(bare.names), bare).to_df(barrier, profile).toDF(*names)
+        return self.frame.mapInArrow(named(self.head.batches, self.name), self.schema, barrier, profile)
 
     @property
     def before(self) -> BatchFunction | None:
