@@ -9,11 +9,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import stages
-from conftest import told
+from conftest import in_the_end, told
 from nights import nightly
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, PreflightError, SchemaError
+from fastbuf_spark.driver import exchanges, summary
 
 pytestmark = pytest.mark.spark
 MODES = ["pipelined", "blocking"]
@@ -260,6 +261,27 @@ def test_auto_says_what_it_chose_and_why(spark: Any, placed: Placed, caplog: pyt
     assert "into 1 partitions: mode='pipelined'" in caplog.text
 
 
+def test_partitions_that_cost_more_than_they_bring_are_told(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once for a shuffle, as soon as all of its partitions were read."""
+    monkeypatch.setattr(exchanges, "machine_cores", lambda: 1)
+    df, pairs = numbers(spark, 100, 2), spark.sparkContext.parallelize([(i, i) for i in range(100)], 2)
+    assert fbs.repartition(df, 4, "k", mode="blocking").count() == 100
+    in_the_end(lambda: fbs.last_run().outcome, lambda outcome: outcome == "ok")
+    assert "partitions of" not in caplog.text, "three tasks more take less than a second"
+    monkeypatch.setattr(summary, "LEAST_COST_S", 0.05)
+    for made in (fbs.repartition(df, 4, "k", mode="blocking"), fbs.partition_by(pairs, 4, mode="blocking")):
+        caplog.clear()
+        for _ in range(2):
+            assert made.count() == 100
+        in_the_end(lambda: caplog.text, lambda text: "into 4 partitions of" in text)
+        (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+        assert (
+            "KiB, 1 at once: to start their tasks takes Spark about 0.1 s more than to start 1" in record.getMessage()
+        )
+
+
 def test_preflight_says_what_it_takes(spark: Any) -> None:
     """Slots, the memory of an executor's tasks, and ports."""
     fits = fbs.preflight(spark, 3)
@@ -270,7 +292,7 @@ def test_preflight_says_what_it_takes(spark: Any) -> None:
         "(spark.fastbuf.driverPort)"
     )
     assert str(fbs.preflight(spark.sparkContext, 30, "blocking")).startswith(
-        "mode='blocking' can run: 30 partitions, 1 of"
+        "mode='blocking' can run: 30 partitions, as many of 4 slots as are free"
     )
 
 

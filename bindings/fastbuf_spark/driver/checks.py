@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.errors import ArgumentError, ArgumentTypeError, PartitionCountError
 
 _LOCAL = re.compile(r"local(?:\[\s*([0-9]+|\*)\s*(?:,\s*([0-9]+)\s*)?\])?$")
+MOST_TASKS = 4  #: for each core of a machine: consumers wait most of the time, but each has a process
 MAX_PARTITIONS = 1 << 30  #: limit of a division of a 32-bit hash
 #: Objects that users pass instead of a DataFrame: start of the module's name, class, and advice.
 _NO_FRAMES = (
@@ -70,7 +72,9 @@ class Preflight:
         if self.problems:
             return "; ".join(self.problems)
         known = "an unknown number of" if self.slots is None else str(self.slots)
-        words = f"mode='{self.mode}' can run: {self.num_partitions} partitions, {self.needed} of {known} slots"
+        takes = "as many" if self.mode == "blocking" else str(self.needed)
+        takes += f" of {known} slots{' as are free' if self.mode == 'blocking' else ''}"
+        words = f"mode='{self.mode}' can run: {self.num_partitions} partitions, {takes}"
         if self.tasks is not None and self.memory_bytes is not None:
             words += f"; an executor of {self.tasks} tasks holds up to {self.memory_bytes >> 20} MiB of segments"
         return words + (f"; ports {self.ports}" if self.ports and self.mode != "blocking" else "")
@@ -222,10 +226,11 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
         most = slots_to_come(sc) if extra else slots
         if most is not None and num_partitions + extra > most:
             producers = " and producers need one more" if extra else ""
-            fewer = f"num_partitions={most - extra}, " if most > extra else ""
+            fewer = f"num_partitions={most - extra}" if most > extra else ""
+            ways = either(remedy(sc, num_partitions + extra), fewer, "mode='blocking'")
             problems.append(
                 f"{num_partitions} consumers hold a slot each{producers}: {num_partitions + extra} > {most} slots; "
-                f"use {remedy(sc, num_partitions + extra)}, {fewer}or mode='blocking'"
+                f"use {ways}"
             )
     if mode == "pipelined" and not _is_pinned(sc):
         problems.append(
@@ -294,12 +299,25 @@ def spare_problem(sc: Any, num_partitions: int, held: int) -> str:
 
 
 def remedy(sc: Any, slots: int) -> str:
-    """How to get that many slots here."""
+    """How to get that many slots here; empty where this machine would have to run too many tasks at once."""
     cpus = int(setting(sc, "spark.task.cpus", "1"))
     cores, why = slots * cpus, f" (a task takes {cpus}: spark.task.cpus)" if cpus > 1 else ""
+    if str(sc.master).startswith("local") and cores > MOST_TASKS * machine_cores():
+        return ""
     if str(sc.master).startswith("local-cluster"):
         return f"local-cluster with {cores} cores in all{why}"
     return f"local[{cores}]{why}" if str(sc.master).startswith("local") else f"executors with {cores} cores in all{why}"
+
+
+def either(*ways: str) -> str:
+    """Ways out, as text; empty ones are none."""
+    *first, last = filter(None, ways)
+    return f"{', '.join(first)}{',' * (len(first) > 1)} or {last}" if first else last
+
+
+def machine_cores() -> int:
+    """Cores of this machine that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def setting(sc: Any, name: str, default: Any = None) -> Any:

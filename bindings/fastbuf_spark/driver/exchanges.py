@@ -13,12 +13,12 @@ from typing import Any
 from fastbuf_spark.codec import Codec
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver import page, rendezvous
-from fastbuf_spark.driver.checks import attempts_of, remedy, setting, slots_to_come
+from fastbuf_spark.driver.checks import attempts_of, machine_cores, remedy, setting, slots_of, slots_to_come
 from fastbuf_spark.driver.jobs import ProducersJob, caches_filled, fate, stage_tasks
 from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.driver.run import Job, Run, RunPlan
 from fastbuf_spark.driver.slots import Slots
-from fastbuf_spark.driver.summary import RunSummary
+from fastbuf_spark.driver.summary import RunSummary, too_many
 from fastbuf_spark.spec import ExchangeSpec
 
 log = logging.getLogger("fastbuf_spark")
@@ -109,9 +109,27 @@ def register_reports(
         "blocking",
         tasks=lambda stage: stage_tasks(sc, stage),
         fate=lambda stage, attempt: fate(sc, stage, attempt),
+        done=_adviser(sc, partitions, conf),
     )
     _remember(sc, server, exchange)
     return ExchangeSpec(exchange, name, partitions, conf, codec, server.address, secret)
+
+
+def _adviser(sc: Any, partitions: int, conf: ShuffleConf) -> Callable[[RunSummary], None]:
+    """Tells, once, that partitions cost more than they bring, when a run has served all of them."""
+    told: list[str] = []
+
+    def done(summary: RunSummary) -> None:
+        if told or len(summary.consumers) < partitions or summary.outcome != "ok":
+            return
+        cores = slots_of(sc) or partitions
+        if str(sc.master).startswith("local"):
+            cores = min(cores, machine_cores())
+        told.append(too_many(summary.name, partitions, cores, summary.bytes_sent, conf.memory_bytes))
+        if told[0]:
+            log.warning("%s", told[0])
+
+    return done
 
 
 def _server(sc: Any, conf: ShuffleConf) -> Rendezvous:

@@ -12,6 +12,7 @@ from fastbuf.errors import PreflightError
 from fastbuf_spark.conf import WORKER_MEMORY, ShuffleConf
 from fastbuf_spark.driver.checks import (
     check_barrier,
+    either,
     is_connect,
     ports_of,
     remedy,
@@ -140,9 +141,10 @@ class Plan:
         if need <= slots:
             return ""
         before = f"{held} consumers of exchanges before it, " if held else ""
+        ways = either(remedy(sc, need), "fewer partitions")
         return (
             f"{before}{partitions} consumers{', as many of a second use as in a join,' if twice else ''} and one "
-            f"producer take {need} slots, and there are {slots}: use {remedy(sc, need)}, or fewer partitions"
+            f"producer take {need} slots, and there are {slots}: use {ways}"
         )
 
     def follow(self, start: Source | DataFrame, steps: Iterable[Step]) -> Staged:
@@ -221,8 +223,11 @@ class Plan:
             lines.append(f"stage {number}  {tasks}{' -> '.join(stage.links) or 'rows as they come'}")
         need = (2 if self.shared else 1) * self.held + 1
         have = "an unknown number" if self.slots is None else str(self.slots)
-        twice = " (two uses of the result in one action included)" if self.shared and self.held else ""
-        lines.append(f"slots   {need} at the same time{twice}, of {have}")
+        twice = " (two uses of the result in one action included)" if self.shared else ""
+        used = f"{need} at the same time{twice}, of {have}"
+        if not self.held:
+            used = f"as many of {have} as a stage has tasks; no exchange holds some from beginning to end"
+        lines.append(f"slots   {used}")
         lines += [*self._measured(), self._memory()]
         return "\n".join(lines)
 

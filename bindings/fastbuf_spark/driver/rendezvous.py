@@ -123,10 +123,11 @@ class Rendezvous:
         unsteady: str = "",
         tasks: Callable[[int], StageTasks | None] = lambda stage: None,
         fate: Callable[[int, int], str | None] = lambda stage, attempt: "",
+        done: Callable[[RunSummary], None] = lambda summary: None,
     ) -> None:
         """Register an exchange; its runs begin when consumers ask for partitions, or without a plan as tasks tell."""
         name = plan.name if plan else name
-        reported = None if plan else Reported(exchange, name, mode, self.summaries, tasks, fate)
+        reported = None if plan else Reported(exchange, name, mode, self.summaries, tasks, fate, done)
         self._exchanges[exchange] = _Exchange(secret, plan, reported, slots, Agreement(name, unsteady))
 
     def forget(self, exchanges: list[str]) -> None:

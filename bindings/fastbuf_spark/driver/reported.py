@@ -46,6 +46,8 @@ class Reported:
         Spark's count of a stage's tasks.
     fate
         Spark's reason for the end of a task, by stage and attempt; None: not known yet.
+    done
+        Called with each summary in which another consumer is done.
     """
 
     def __init__(
@@ -56,7 +58,9 @@ class Reported:
         summaries: MutableSequence[RunSummary],
         tasks: Callable[[int], StageTasks | None],
         fate: Callable[[int, int], str | None] = lambda stage, attempt: "",
+        done: Callable[[RunSummary], None] = lambda summary: None,
     ) -> None:
+        self._done = done
         self._about = exchange, name, mode
         self._summaries = summaries
         self._tasks = tasks
@@ -94,6 +98,8 @@ class Reported:
         if "state" not in stats or "state" in figures.get(partition, stats):  # else another attempt of it is done
             figures[partition] = stats
         self._brought_up(summary)
+        if side == "consumer" and "state" not in stats:
+            self._done(summary)
 
     def _run_of(self, side: str, partition: int, stage: int) -> RunSummary:
         """A stage is of one run, and a run has a task once: whoever comes again, in another stage, begins the next."""

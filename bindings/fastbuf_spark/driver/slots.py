@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fastbuf_spark.driver.checks import either
 from fastbuf_spark.driver.run import Run
 
 #: When Spark stops reading a worker, as after take(), it gives its slot away before the worker has exited.  Until then
@@ -55,16 +56,15 @@ class Slots:
         who = ", ".join(f"'{name}' {sum(counts)}{runs[name]}" for name, counts in held.items())
         again = any(runs.values())
         fewer = "; or read a result less often at a time (in threads, in one union), or cache() it" if again else ""
+        ways = either(self.remedy(need), "fewer partitions", "mode='blocking' for one of them")
         if slots is not None and need > slots:
             return (
                 f"exchange '{run.plan.name}' waits for a slot that no one will free: consumers hold all ({who}), "
-                f"and producers need one more: {need} > {slots} slots. Use {self.remedy(need)}, fewer partitions, or "
-                f"mode='blocking' for one of them{fewer}"
+                f"and producers need one more: {need} > {slots} slots. Use {ways}{fewer}"
             )
         if waited > run.plan.stall_timeout and not (run.job is not None and run.job.active()):
             return (
                 f"no producer of exchange '{run.plan.name}' could run for {waited:.0f} s (stall_timeout): consumers "
-                f"hold {need - 1} slots ({who}), and other jobs the rest. Give Spark more slots ({self.remedy(need)}), "
-                "use fewer partitions, or mode='blocking'"
+                f"hold {need - 1} slots ({who}), and other jobs the rest. Use {ways}"
             )
         return ""

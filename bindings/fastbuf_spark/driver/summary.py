@@ -12,6 +12,9 @@ from fastbuf.monitor import Diagnosis, diagnose
 from fastbuf.monitor.task import OK
 from fastbuf.monitor.verdict import Reports, Sides, verdicts, whole
 
+#: Seconds of a core that a task of Python takes in Spark, whatever it does: 2.7 s for 200 of them on two cores
+TASK_S = 0.027
+LEAST_COST_S = 1.0  #: what tasks may cost before it is told
 JUDGE_S = 0.5  #: least time between two verdicts on a current run: for 1,000 tasks one takes about that long
 
 _numbers = itertools.count(1)
@@ -177,3 +180,25 @@ def total(stats: Iterable[Mapping[str, Any]], name: str) -> float:
     """The sum of one figure over many participants."""
     # A copy: another thread adds participants to a current run.
     return sum(float(s.get(name, 0) or 0) for s in list(stats))
+
+
+def too_many(name: str, partitions: int, cores: int, sent: int, task_bytes: int) -> str:
+    """What to say of a shuffle whose partitions cost more than they bring; empty where they do not.
+
+    Parameters
+    ----------
+    cores
+        Tasks that run at once.
+    sent
+        Bytes that were shuffled.
+    task_bytes
+        Memory of a task: more in a partition is what many partitions avoid.
+    """
+    cost = (partitions - cores) * TASK_S / cores
+    if cost < LEAST_COST_S or sent > cores * task_bytes:
+        return ""
+    return (
+        f"shuffle '{name}' into {partitions} partitions of {sent / partitions / 1024:,.1f} KiB, {cores} at once: to "
+        f"start their tasks takes Spark about {cost:.1f} s more than to start {cores}, of "
+        f"{sent / cores / (1 << 20):,.1f} MiB each; give a lower num_partitions"
+    )

@@ -17,7 +17,16 @@ pytest.importorskip("pyspark", reason="the binding is PySpark's")
 
 from fastbuf.errors import ConfigError, RecordTooLong, SchemaMismatch
 from fastbuf_spark.codec import BatchCodec
-from fastbuf_spark.driver.checks import check_conf, check_dataframe, check_function, check_mode, partition_count, remedy
+from fastbuf_spark.driver import checks
+from fastbuf_spark.driver.checks import (
+    check_conf,
+    check_dataframe,
+    check_function,
+    check_mode,
+    either,
+    partition_count,
+    remedy,
+)
 from fastbuf_spark.results import Checked
 from fastbuf_spark.schema import conform, within_precision
 from fastbuf_spark.worker.aggregates import _wide
@@ -277,8 +286,20 @@ def test_a_record_that_is_too_long_for_a_block() -> None:
         ("local[4]", "2", "local[6] (a task takes 2: spark.task.cpus)"),
         ("local-cluster[2,2,1024]", "2", "local-cluster with 6 cores in all (a task takes 2: spark.task.cpus)"),
         ("yarn", "4", "executors with 12 cores in all (a task takes 4: spark.task.cpus)"),
+        ("local[4]", "3", ""),  # nine tasks of Python at once on two cores
+        ("local-cluster[2,2,1024]", "3", ""),
+        ("local[*]", "2", "local[6] (a task takes 2: spark.task.cpus)"),
     ],
 )
-def test_slots_are_told_as_the_cores_that_they_take(master: str, cpus: str, want: str) -> None:
+def test_slots_are_told_as_the_cores_that_they_take(
+    master: str, cpus: str, want: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With two cores to a task, local[3] would have one slot, fewer than local[4] has."""
+    monkeypatch.setattr(checks, "machine_cores", lambda: 2)
     assert remedy(SimpleNamespace(master=master, _conf={"spark.task.cpus": cpus}), 3) == want
+
+
+def test_ways_out_are_listed_without_those_that_are_none() -> None:
+    assert either("local[5]", "num_partitions=3", "mode='blocking'") == "local[5], num_partitions=3, or mode='blocking'"
+    assert either("", "num_partitions=3", "mode='blocking'") == "num_partitions=3 or mode='blocking'"
+    assert either("", "", "mode='blocking'") == "mode='blocking'"

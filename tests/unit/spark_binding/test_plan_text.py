@@ -46,3 +46,13 @@ def test_partitions_that_nobody_gave_leave_slots(slots: int, exchanges: int, sha
     plan = Plan(session, ShuffleConf(), exchanges, shared)
     plan.slots = slots
     assert plan.count(None) == partitions
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_slots_of_blocking_exchanges_do_not_read_as_one_task_after_the_other(shared: bool) -> None:
+    session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
+    plan = Plan(session(), ShuffleConf(), 1, shared)
+    plan.slots = 4
+    assert "slots   as many of 4 as a stage has tasks; no exchange holds some from beginning to end" in plan.text()
+    plan.held = 1
+    assert f"slots   {3 if shared else 2} at the same time" in plan.text()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+import pytest
 
 from fastbuf_spark.driver import reported
 from fastbuf_spark.driver.reported import Reported
 from fastbuf_spark.driver.run import CAUSE_S, StageTasks
-from fastbuf_spark.driver.summary import RunSummary
+from fastbuf_spark.driver.summary import RunSummary, too_many
 
 LIVE = {"state": "runs"}
 
@@ -136,3 +139,29 @@ def test_runs_that_are_no_longer_kept_are_forgotten() -> None:
     told(2, "consumer", 0, 8, records=5)
     assert [run.records_sent for run in told.summaries] == [0]
     assert told.runs.progress(0.5) == told.summaries
+
+
+@pytest.mark.parametrize(
+    ("partitions", "cores", "mib", "said"),
+    [
+        (200, 2, 1, "200 partitions of 5.1 KiB, 2 at once: .* about 2.7 s more than to start 2, of 0.5 MiB each"),
+        (200, 2, 129, ""),  # two of them would not fit into the memory of a task
+        (200, 64, 1, ""),
+        (75, 2, 1, ""),  # less than a second
+        (2, 2, 0, ""),
+        (1, 4, 0, ""),
+    ],
+)
+def test_partitions_that_cost_more_than_they_bring(partitions: int, cores: int, mib: int, said: str) -> None:
+    words = too_many("total", partitions, cores, mib << 20, 64 << 20)
+    assert re.search(said, words) if said else not words
+
+
+def test_whoever_advises_hears_of_each_consumer_that_is_done() -> None:
+    heard: list[int] = []
+    runs = Reported("x", "total", "blocking", [], lambda stage: None, done=lambda run: heard.append(len(run.consumers)))
+    runs.tells("a", "producer", 0, 1, 10, {"records": 1}, 0.0)
+    runs.tells("b", "consumer", 0, 2, 11, {"records": 0, "state": "reading"}, 0.0)
+    runs.tells("b", "consumer", 0, 2, 11, {"records": 1}, 0.0)
+    runs.tells("c", "consumer", 1, 2, 12, {"records": 1}, 0.0)
+    assert heard == [1, 2]
