@@ -56,7 +56,9 @@ def map_in_arrow(
         The input: a DataFrame, or a :class:`Pipeline`, whose last functions then run in the same tasks as ``before``.
         Except in blocking mode, each action on the result computes the input again.
     func
-        Takes and returns an iterator of record batches; called once for each partition after the shuffle.
+        Takes and returns an iterator of record batches; called once for each partition after the shuffle.  As in Spark
+        anything that can be iterated over will do, unless
+        ``spark.sql.execution.pythonUDF.mapInBatch.legacy.acceptAnyIterable.enabled`` is false.
     schema
         Output schema of ``func``: a StructType or DDL text.
     keys

@@ -159,8 +159,9 @@ class Plan:
         steps = tuple(steps)
         for number, step in enumerate(steps):
             # A special map's stage begins with the last exchange before it
-            maps = itertools.takewhile(lambda step: isinstance(step, Map), steps[number + 1 :])
-            self.special = next((step.special for step in maps if step.special), None)
+            behind = itertools.takewhile(lambda step: isinstance(step, Map), steps[number + 1 :])
+            asked = (step.special for step in behind if isinstance(step, Map))
+            self.special = next(filter(None, asked), None)
             at = step.build(at, self)
         return at
 
