@@ -62,7 +62,7 @@ class Checked:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        return self._whole(each(self.func, self.func(batches), pa.RecordBatch, self._several))
+        return self._whole(each(self.func, self.func(batches), pa.RecordBatch, self._several, ANY_ITERABLE))
 
     def _whole(self, made: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         known = None
@@ -112,8 +112,10 @@ def iterables(spark: Any) -> Any:
     return Iterable if str(spark.conf.get(ANY_ITERABLE, "true")).strip().lower() == "true" else Iterator
 
 
-def each(func: Callable[..., Any], made: Any, kind: type | tuple[type, ...], several: Any = Iterable) -> Iterator[Any]:
-    """What ``func`` gave, one after the other.
+def each(
+    func: Callable[..., Any], made: Any, kind: type | tuple[type, ...], several: Any = Iterable, setting: str = ""
+) -> Iterator[Any]:
+    """What ``func`` gave, one after the other; ``setting``: that of Spark's by which ``several`` is an Iterator.
 
     Raises
     ------
@@ -122,7 +124,7 @@ def each(func: Callable[..., Any], made: Any, kind: type | tuple[type, ...], sev
     """
     # An object may also be iterated over by its ``__getitem__``
     if not (isinstance(made, several) or (several is Iterable and hasattr(type(made), "__getitem__"))):
-        strict = f": an Iterator, as {ANY_ITERABLE} is false" if several is Iterator else ""
+        strict = f": an Iterator, as {setting} is false" if setting and several is Iterator else ""
         raise SchemaMismatch(f"{wrong(func, _named(made), kind, 'an iterator of ')}{strict}")
     with _LineOfStopIteration():  # and not ``except``, which would be the line that Spark shows of this function
         for item in made:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fastbuf_spark.results import each
+from fastbuf_spark.results import ANY_ITERABLE, each
 from fastbuf_spark.worker.chains import Chain
 from fastbuf_spark.worker.groups import Limits
 from fastbuf_spark.worker.pandas_verbs import PandasRules
@@ -51,7 +51,7 @@ class PandasMap:
 
         results = Results(self.rules, self.func, whole=False)
         made = self.func(self._frames(batches))
-        for frame in each(self.func, made, pd.DataFrame, self.rules.several):
+        for frame in each(self.func, made, pd.DataFrame, self.rules.several, ANY_ITERABLE):
             for table in results.add(frame):
                 yield from table.to_batches()
         for table in results.rest():
