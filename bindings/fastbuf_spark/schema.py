@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastbuf.errors import SchemaError, SchemaMismatch
 from fastbuf.serializers.schema import Field, Schema
-from fastbuf_spark.java_text import java_json
 from fastbuf_spark.errors import ResultError, ResultTypeError, SchemaTypeError
+from fastbuf_spark.java_text import java_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -17,7 +17,7 @@ from typing import Any, Literal, overload
 
 from fastbuf.checks import flag, instance, named_host, one_of, port, whole
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, TRANSPORTS, ExchangeConfig, TlsConfig
-from fastbuf.errors import ConfigError, ExchangeClosed, FastbufError, ResourceError, left_by, text_of
+from fastbuf.errors import ConfigError, ExchangeClosed, FastbufError, ResourceError, left_by
 from fastbuf.exchange.address import GateAddress, check_secret, new_secret, schema_key
 from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.channel_selector import ChannelSelector, forward, round_robin

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from conftest import failure, frames_in_a_row
 from nights import nightly
+from pyspark.sql import functions as F
 
 import fastbuf_spark as fbs
 from fastbuf_spark.results import ANY_ITERABLE
@@ -67,7 +68,7 @@ def passed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def groups(df: Any, mode: str, **more: Any) -> fbs.Grouped:
-    return fbs.group_by(df, "id", num_partitions=1, mode=mode, **more)
+    return fbs.group_by(df, more.pop("keys", "id"), num_partitions=1, mode=mode, **more)
 
 
 def pairs(df: Any, mode: str) -> Any:
@@ -75,7 +76,7 @@ def pairs(df: Any, mode: str) -> Any:
 
 
 def maps(df: Any, mode: str, func: Any, schema: str = WHOLE, **more: Any) -> Any:
-    return fbs.map_in_arrow(df, func, schema, keys="id", num_partitions=1, mode=mode, **more)
+    return fbs.map_in_arrow(df, func, schema, num_partitions=1, mode=mode, **{"keys": "id", **more})
 
 
 def shuffled(line: fbs.Pipeline, mode: str) -> fbs.Pipeline:
@@ -94,6 +95,16 @@ PLACES: list[Place] = [
     ("inner_nulls", "func", lambda df, mode: maps(df, mode, inner_nulls, INNER)),
     ("sure_nulls", "before", lambda df, mode: maps(df, mode, passed, **BEFORE)),
     ("sure_nulls", "before groups", lambda df, mode: groups(df, mode, **BEFORE).apply_in_arrow(group_nulls, WHOLE)),
+    (
+        "sure_nulls",
+        "before groups of Spark's own",
+        lambda df, mode: groups(df, mode, keys=F.expr("id * 2"), **BEFORE).apply_in_arrow(group_nulls, WHOLE),
+    ),
+    (
+        "sure_nulls",
+        "before Spark's own shuffle",
+        lambda df, mode: maps(df, mode, passed, keys=F.expr("id * 2"), **BEFORE),
+    ),
     ("sure_nulls", "ahead", lambda df, mode: shuffled(fbs.pipeline(df).map_in_arrow(sure_nulls, WHOLE), mode)),
     ("sure_nulls", "behind", lambda df, mode: behind(df, mode).map_in_arrow(sure_nulls, WHOLE)),
     ("frame_nulls", "ahead", lambda df, mode: shuffled(fbs.pipeline(df).map_in_pandas(frame_nulls, WHOLE), mode)),
@@ -110,11 +121,16 @@ PLACES: list[Place] = [
         ),
     ),
 ]
+#: Spark's own shuffle has one mode
+CASES = [(place, mode) for place in PLACES for mode in MODES if mode == "blocking" or "Spark's own" not in place[1]]
+
+
+def words_of(value: Any) -> str:
+    return value if isinstance(value, str) else "-".join(value[:2])
 
 
 @nightly(but_one="mode")
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place[0]}-{place[1]}")
+@pytest.mark.parametrize(("place", "mode"), CASES, ids=words_of)
 def test_nulls_where_the_schema_has_none(spark: Any, place: Place, mode: str) -> None:
     """Where the values go to Spark next, its own error has neither the function nor its line."""
     name, _, make = place

@@ -17,9 +17,9 @@ from fastbuf_spark.api.functions import argument_count, by_name, no_converters, 
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.keys import Keys, as_column, as_keys, resolve
 from fastbuf_spark.driver.plan import limits_of, shuffle
+from fastbuf_spark.driver.staged import called
 from fastbuf_spark.errors import ArgumentTypeError
 from fastbuf_spark.schema import struct_type
-from fastbuf_spark.shipping import named
 from fastbuf_spark.worker.cogroups import ArrowPairVerb, PandasPairVerb, Place
 from fastbuf_spark.worker.groups import GroupStage, Layout
 from fastbuf_spark.worker.sides import Input, TwoInputs
@@ -184,7 +184,7 @@ class Side:
                     return cls(grouped, found, schema, before)
             # The function is to be called for partitions without rows too, which do not say which side they are of; or
             # a key is computed from what it gives, which Spark can do
-            df = df.mapInArrow(named(lambda batches: iter(before(batches)), "before"), schema)
+            df = called(df, before, schema)
         found = resolve(df, grouped._keys, grouped._num_partitions, order=grouped._sort_by)
         return cls(grouped, found, df.schema)
 

@@ -21,8 +21,8 @@ from fastbuf_spark.api.functions import (
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.keys import Keys, resolve
 from fastbuf_spark.driver.plan import limits_of, shuffle
+from fastbuf_spark.driver.staged import called
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone, struct_type
-from fastbuf_spark.shipping import named
 from fastbuf_spark.worker.groups import GroupStage, Layout, Verb
 from fastbuf_spark.worker.pandas_verbs import PandasRules, PandasVerb
 from fastbuf_spark.worker.polars_verbs import PolarsVerb
@@ -237,8 +237,7 @@ class Grouped:
         df = self._df
         if self._before is not None:
             assert self._before_schema is not None
-            before = self._before
-            df = df.mapInArrow(named(lambda batches: iter(before(batches)), "before"), self._before_schema)
+            df = called(df, self._before, self._before_schema)
         moved = df.repartition(self._num_partitions, *self._keys)
         if self._sort_by:
             # Spark's groups need rows sorted by the keys; it sees that they already are, and does not sort again

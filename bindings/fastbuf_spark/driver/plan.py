@@ -23,7 +23,7 @@ from fastbuf_spark.driver.checks import (
 )
 from fastbuf_spark.driver.determinism import in_a_barrier, observed, order_is_fixed, unsteady
 from fastbuf_spark.driver.keys import Keys, plain, resolve
-from fastbuf_spark.driver.staged import Staged
+from fastbuf_spark.driver.staged import Staged, called
 from fastbuf_spark.folding import Fold, fold, folded, partitions_of
 from fastbuf_spark.schema import renaming
 from fastbuf_spark.shipping import AsItIs, named
@@ -216,8 +216,7 @@ def _by_spark(
     codec, df = found.codec, found.frame
     if shipped is not None:
         assert codec.before is not None
-        first = codec.before if codec.given is None else renaming(codec.before, codec.given)
-        df = plain(df).mapInArrow(named(lambda batches: iter(first(batches)), "before"), shipped)
+        df = called(df, codec.before, shipped)
     moved = df.repartition(num_partitions, *found.given)
     made = Staged(moved, moved.schema, in_order=False, mode="Spark's own", why=found.by_spark)
     if func is None:
