@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PREFIX = "spark.fastbuf."
+MODES = ("auto", "pipelined", "blocking")
 MAX_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 WORKER_MEMORY = "spark.python.worker.memory"  #: memory for rows and tables of PySpark's own aggregations
 _SIZE = re.compile(r"(?i)^\s*(\d+)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib)?\s*$")
@@ -58,6 +59,8 @@ class ShuffleConf:
 
     Parameters
     ----------
+    mode
+        What ``mode="auto"`` of a verb means: ``"blocking"`` (``"auto"`` means the same), or ``"pipelined"``.
     memory_bytes
         Most bytes of segments of one task; in blocking mode, of the map side's staging buffers, which are of 2 KiB for
         each partition at least.  A task of ``group_by`` uses the same amount again for rows, including the copy made
@@ -112,6 +115,10 @@ class ShuffleConf:
     spill_directory
         Directory of the nameless files for rows and pairs that do not fit into ``memory_bytes``, by its absolute path
         on the executors; empty: where Spark's Python workers spill.
+    held_directory
+        Directories, with commas between them, of the files in which blocking mode's map tasks keep their rows: a RAM
+        disk, or what all hosts share.  Empty: on one host below the driver's ``spark.local.dir``; on several hosts
+        there are no files, and rows go through Spark's shuffle.
 
     Raises
     ------
@@ -144,6 +151,8 @@ class ShuffleConf:
     port_max: int = 0
     driver_port: int = 0
     spill_directory: str = ""
+    held_directory: str = ""
+    mode: str = "auto"
     ui: bool = False
     ui_port: int = 0
 
@@ -153,6 +162,8 @@ class ShuffleConf:
             object.__setattr__(self, field.name, _typed(field.name, str(field.type), getattr(self, field.name)))
         if self.transport not in TRANSPORTS:
             raise ConfigError(f"transport is {self.transport!r}: it must be one of {', '.join(TRANSPORTS)}")
+        if self.mode not in MODES:
+            raise ConfigError(f"mode is {self.mode!r}: it must be one of {', '.join(MODES)}")
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if value < low or (high is not None and value > high):

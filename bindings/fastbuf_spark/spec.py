@@ -10,6 +10,7 @@ from typing import Any
 from fastbuf_spark.codec import Codec
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.worker.control import Control
+from fastbuf_spark.worker.held import Sections
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,10 @@ class ExchangeSpec:
         The driver's rendezvous; None if there is none (Spark Connect).
     secret
         Proves that a worker belongs to the exchange; never shown.
+    reduce_tasks
+        In blocking mode, the tasks behind the shuffle; 0: one for each partition.
+    held_directories
+        In blocking mode, where map tasks keep their rows, with commas between several; empty: all go through Spark.
     """
 
     exchange: str
@@ -31,6 +36,13 @@ class ExchangeSpec:
     codec: Codec
     address: tuple[str, int] | None = None
     secret: bytes = field(default=b"", repr=False)
+    reduce_tasks: int = 0
+    held_directories: str = ""
+
+    @property
+    def sections(self) -> Sections:
+        """The partitions of each reduce task."""
+        return Sections(self.partitions, self.reduce_tasks or self.partitions)
 
     def connect(self, reach: float | None = None) -> Control:
         """A control connection to the driver; ``reach``: seconds in which it must be reached, if not the usual ones."""

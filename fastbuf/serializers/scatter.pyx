@@ -244,6 +244,15 @@ cdef class BatchScatter:
         self._check_part(part)
         return self.rows_left(part)
 
+    def lefts(self):
+        """The same of every partition: int64 ndarray of shape (partitions,)."""
+        cdef int p
+        made = np.empty(self.partitions, np.int64)
+        cdef int64_t[::1] view = made
+        for p in range(self.partitions):
+            view[p] = self.stop[p] - self.at[p]
+        return made
+
     def encode_into(self, int part, buffer, Py_ssize_t at=0):
         """Encode one element at offset `at` of a writable buffer, with as many of the partition's rows as fit.
 

@@ -58,6 +58,37 @@ class KillsExecutor:
                 os.kill(executor, signal.SIGKILL)
 
 
+class DeletesRows:
+    """Removes once, before anything is read, the file that one map task has written."""
+
+    def __init__(self, mark: str) -> None:
+        from pyspark import SparkContext
+
+        self.mark = mark
+        self.folder = SparkContext._active_spark_context._temp_dir
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pathlib
+
+        if not os.path.exists(self.mark):
+            path = next(iter(pathlib.Path(self.folder).glob("fastbuf-held/*/*/*")))
+            path.unlink()
+            with open(self.mark, "w") as mark:
+                mark.write(str(path))
+        yield from batches
+
+
+class Salts:
+    """Other keys each time."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import random
+
+        for batch in batches:
+            keys = [random.randrange(1000) for _ in range(batch.num_rows)]
+            yield pa.RecordBatch.from_arrays([pa.array(keys, pa.int64()), batch.column(1)], schema=batch.schema)
+
+
 def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
@@ -66,7 +97,9 @@ def stage(how: dict[str, Any] | None) -> Callable[[Any], Any]:
     """The function that a case asks for."""
     if how is None:
         return same
-    return {"slow": Slow, "kill": KillsExecutor}[how["kind"]](**{k: v for k, v in how.items() if k != "kind"})
+    return {"slow": Slow, "kill": KillsExecutor, "delete": DeletesRows, "salt": Salts}[how["kind"]](
+        **{k: v for k, v in how.items() if k != "kind"}
+    )
 
 
 def placed(df: Any) -> pa.Table:

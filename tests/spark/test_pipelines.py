@@ -24,6 +24,7 @@ from test_sources import same
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, PreflightError
+from fastbuf_spark.driver.pipeline import TASKS_OF_SLOT
 
 pytestmark = pytest.mark.spark
 MODES = ["pipelined", "blocking"]
@@ -116,12 +117,13 @@ def test_three_shuffles_in_a_row(spark: Any, folder: Path, mode: str) -> None:
     assert fbs.last_run() is not None
 
 
-def test_the_result_is_an_ordinary_dataframe(sessions: Sessions, folder: Path) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_the_result_is_an_ordinary_dataframe(sessions: Sessions, folder: Path, mode: str) -> None:
     """It can be joined with itself, limited, cached; and given to other verbs, whose tasks go on with it."""
     spark = sessions.get("local[6]")
-    p = fbs.read_parquet(spark, folder).shuffle("k", partitions=1).map_in_arrow(doubled, PLAIN)
+    p = fbs.read_parquet(spark, folder).shuffle("k", partitions=1, mode=mode).map_in_arrow(doubled, PLAIN)
     df, plain = p.to_df(), spark.read.parquet(str(folder)).selectExpr("k", "n * 2 as n", "s")
-    assert p._built[True][0].mode == "pipelined"
+    assert p._built[True][0].mode == mode
     assert df.join(df.selectExpr("n", "s as other"), "n").count() == ROWS
     assert df.union(df).count() == 2 * ROWS
     assert len(df.limit(5).collect()) == 5
@@ -323,18 +325,17 @@ def test_a_kill_in_any_stage_shows_no_file(spark: Any, folder: Path, tmp_path: P
 
 
 def test_slots_are_shared_out_over_all_shuffles(spark: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What does not fit is blocking, the last ones first; explain says why, and what each task may hold."""
+    """Of pipelined exchanges; explain says what each task may hold."""
     read = fbs.read_parquet(spark, folder).map_in_arrow(doubled, PLAIN)
-    p = read.shuffle("k", partitions=2).shuffle("s").map_in_arrow(doubled, PLAIN)
-    p = p.group_by("k", partitions=1).agg_arrow([("n", "sum")])
+    p = read.shuffle("k", partitions=2, mode="pipelined").shuffle("s").map_in_arrow(doubled, PLAIN)
+    p = p.group_by("k", partitions=1, mode="pipelined").agg_arrow([("n", "sum")])
     p.explain()
     text = capsys.readouterr().out
     lines = text.splitlines()
     assert "read_parquet: 4 files" in lines[0]
     assert lines[0].endswith("-> doubled")
     assert "== shuffle by k -> 2 partitions: pipelined" in lines[1]
-    assert "== shuffle by s -> 2 partitions: blocking (not pipelined: 2 consumers of exchanges before it" in lines[3]
-    assert "take 5 slots, and there are 4: use local[5]" in lines[3]
+    assert "== shuffle by s -> 2 partitions: blocking" in lines[3]
     assert lines[4].endswith("2 tasks: doubled")
     assert "== group by k -> 1 partition: pipelined" in lines[5]
     assert "slots   4 at the same time, of 4" in text
@@ -351,11 +352,37 @@ def test_slots_are_shared_out_over_all_shuffles(spark: Any, folder: Path, capsys
         "\nrows    8 MiB for a task that sorts them, as groups do (memory_bytes), 32 MiB in 4"
         in capsys.readouterr().out
     )
-    with pytest.raises(PreflightError, match="take 5 slots, and there are 4"):
-        read.shuffle("k", partitions=2).shuffle("s", mode="pipelined").collect()
-    # An ordinary DataFrame may be used twice in one action
-    assert read.shuffle("k", partitions=2)._staged(shared=True).mode == "blocking"
-    assert read.shuffle("k", partitions=1)._staged(shared=True).mode == "pipelined"
+    with pytest.raises(PreflightError, match="4 consumers hold a slot each and producers need one more: 5 > 4 slots"):
+        read.shuffle("k", partitions=2, mode="pipelined").shuffle("s", mode="pipelined").collect()
+
+
+def test_partitions_that_nobody_counts_share_tasks(spark: Any, folder: Path, tmp_path: Path) -> None:
+    """The function is called for each, and files are named by partition; a DataFrame has all partitions."""
+    p = fbs.read_parquet(spark, folder).shuffle("n", partitions=100).map_in_arrow(rows_of_task, "rows long, task long")
+    table = p.to_arrow()
+    assert table.num_rows == 100
+    assert sum(table["rows"].to_pylist()) == ROWS
+    assert len(set(table["task"].to_pylist())) == 4 * TASKS_OF_SLOT, "of a local[4]"
+    plain = spark.read.parquet(str(folder)).repartition(100, "n")
+    want = [len(part) for part in plain.rdd.glom().collect()]
+    assert table["rows"].to_pylist() == want, "in the order of the partitions"
+    counted = p.to_df()
+    assert counted.rdd.getNumPartitions() == 100
+    assert [row.rows for row in counted.collect()] == want
+    assert {row.task for row in counted.collect()} == set(range(100))
+    moved = fbs.read_parquet(spark, folder).shuffle("n", partitions=100)
+    assert moved.write_parquet(tmp_path / "out").files == sum(rows > 0 for rows in want)
+    numbers_of_files = sorted(int(path.name.split("-")[1]) for path in (tmp_path / "out").glob("part-*"))
+    assert numbers_of_files == [number for number, rows in enumerate(want) if rows]
+    none = fbs.read_parquet(spark, folder, filter=pc.field("n") < 0).shuffle("n", partitions=100)
+    assert none.map_in_arrow(rows_of_task, "rows long, task long").to_arrow()["rows"].to_pylist() == [0] * 100
+
+
+def rows_of_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    from pyspark import TaskContext
+
+    rows = sum(batch.num_rows for batch in batches)
+    yield pa.record_batch({"rows": [rows], "task": [TaskContext.get().partitionId()]})
 
 
 @pytest.mark.parametrize(
@@ -389,7 +416,7 @@ def test_keys_that_spark_alone_places(spark: Any, folder: Path) -> None:
 
     read = fbs.read_parquet(spark, folder)
     moved = read.shuffle(F.col("k") + 1, partitions=2).shuffle("s", partitions=1)
-    assert moved._staged(shared=False).mode == "pipelined"
+    assert moved._staged(shared=False).mode == "blocking"
     assert moved._built[False][1].stages[1].mode == "Spark's own"
     assert same(moved.to_df(), spark.read.parquet(str(folder))) == ROWS
 

@@ -248,17 +248,24 @@ def test_the_bare_stage(spark: Any) -> None:
         assert {r["k"] % 3 for r in part} <= {number}, "portable_hash of a small int is itself"
 
 
-def test_auto_says_what_it_chose_and_why(spark: Any, placed: Placed, caplog: pytest.LogCaptureFixture) -> None:
+def test_auto_is_blocking_unless_the_session_says_otherwise(
+    spark: Any, placed: Placed, caplog: pytest.LogCaptureFixture
+) -> None:
     df = numbers(spark, 2_000, 2)
     caplog.set_level("INFO", logger="fastbuf_spark")
     wide = fbs.repartition(df, 7, "k")
-    assert "mode='blocking' (not pipelined: 7 consumers" in caplog.text
-    assert "8 > 4 slots" in caplog.text
+    assert "into 7 partitions: mode='blocking'" in caplog.text
     assert placed(wide).equals(placed(df.repartition(7, "k")))
-    fbs.repartition(df, 2, "k")
-    assert "take 5 slots, and there are 4; num_partitions=1 would be pipelined" in caplog.text
-    fbs.repartition(df, 1, "k")
-    assert "into 1 partitions: mode='pipelined'" in caplog.text
+    spark.conf.set("spark.fastbuf.mode", "pipelined")
+    try:
+        assert fbs.repartition(df, 2, "k").count() == 2_000
+        assert "into 2 partitions: mode='pipelined'" in caplog.text
+        with pytest.raises(PreflightError, match=r"spark.fastbuf.mode=pipelined cannot run: .* 8 > 4 slots"):
+            fbs.repartition(df, 7, "k")
+        assert fbs.repartition(df, 7, "k", mode="blocking").count() == 2_000
+        assert fbs.preflight(spark, 7, "auto").mode == "pipelined"
+    finally:
+        spark.conf.unset("spark.fastbuf.mode")
 
 
 def test_partitions_that_cost_more_than_they_bring_are_told(
@@ -313,7 +320,7 @@ def test_preflight_gives_figures_and_a_remedy(spark: Any) -> None:
     assert "local[5]" in str(stopped)
     assert "num_partitions=3" in str(stopped)
     assert not fbs.preflight(spark, num_partitions=4, mode="barrier")
-    assert [fbs.preflight(spark, count, "auto").mode for count in (3, 4)] == ["pipelined", "blocking"]
+    assert [fbs.preflight(spark, count, "auto").mode for count in (3, 4)] == ["blocking"] * 2
     with pytest.raises(ConfigError, match="mode is 'pipelind'"):
         fbs.preflight(spark, 2, "pipelind")
     for count in (0, -5, 2.0, "3"):
@@ -323,18 +330,15 @@ def test_preflight_gives_figures_and_a_remedy(spark: Any) -> None:
         fbs.preflight(numbers(spark, 10, 2), 2)
 
 
-def test_auto_is_blocking_behind_a_barrier_stage(spark: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """All of its tasks start at once or none: beside consumers there may never be slots enough."""
-    caplog.set_level("INFO", logger="fastbuf_spark")
+def test_an_input_behind_a_barrier_stage(spark: Any) -> None:
+    """All of its tasks start at once or none; a blocking exchange holds no slot beside them."""
     df = spark.range(0, 100, 1, 4).mapInArrow(stages.identity, "id long", barrier=True)
     assert fbs.repartition(df, 1, "id").count() == 100
     assert fbs.pipeline(df.where("id > 3")).shuffle("id", partitions=1).count() == 96
     rdd = spark.sparkContext.range(0, 100, 1, 4).barrier().mapPartitions(lambda some: ((x % 3, x) for x in some))
     assert len(fbs.group_by_key(rdd, 1).collect()) == 3
-    caplog.clear()
     assert len(fbs.group_by_key(rdd.repartition(2), 1).collect()) == 3
     assert fbs.repartition(spark.createDataFrame(rdd, "k long, id long"), 1, "k").count() == 100
-    assert caplog.text.count("barrier stage") == 2, caplog.text
 
 
 def test_what_cannot_run_is_refused_on_the_driver(spark: Any) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fastbuf.errors import ConfigError, PreflightError
+from fastbuf.errors import ConfigError
 from fastbuf_spark.api.groups import Grouped
 from fastbuf_spark.api.pipelines import Pipeline, entered
-from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.conf import MODES, ShuffleConf
 from fastbuf_spark.driver.checks import (
     check_barrier,
     check_conf,
@@ -19,7 +19,7 @@ from fastbuf_spark.driver.checks import (
     special_tasks,
 )
 from fastbuf_spark.driver.keys import as_keys, plain
-from fastbuf_spark.driver.plan import MODES, shuffle, staged
+from fastbuf_spark.driver.plan import shuffle, staged
 from fastbuf_spark.results import Checked, iterables
 from fastbuf_spark.schema import struct_type
 
@@ -54,7 +54,7 @@ def map_in_arrow(
     ----------
     df
         The input: a DataFrame, or a :class:`Pipeline`, whose last functions then run in the same tasks as ``before``.
-        Except in blocking mode, each action on the result computes the input again.
+        In pipelined mode each action on the result computes the input again.
     func
         Takes and returns an iterator of record batches; called once for each partition after the shuffle.  As in Spark
         anything that can be iterated over will do, unless
@@ -73,9 +73,9 @@ def map_in_arrow(
         columns are cast to the schema's types where each value stays the same, as an int32 to a long; a double for a
         float, a timestamp for a date and the like are errors.  Those of ``func`` must have the types, as in Spark.
     mode
-        ``"pipelined"``, ``"blocking"``, or ``"auto"``.  Auto is pipelined if the input is the same each time it is
-        read, and Spark has slots for two such shuffles and a producer at the same time, besides all shuffles that the
-        input reads; else blocking.
+        ``"blocking"``: two stages of Spark, one after the other; rows wait in files of the map tasks.
+        ``"pipelined"``: both at the same time, which takes a slot for each partition and one for a producer.
+        ``"auto"``: what ``spark.fastbuf.mode`` says, blocking if it says nothing.
     conf
         Settings; default: those of the session (``spark.fastbuf.*``).
     barrier, profile
@@ -110,12 +110,8 @@ def map_in_arrow(
     shipped = None if before_schema is None else struct_type(before_schema)
     df, before, shipped, known = entered(df, before, shipped)
     checked = Checked(func, result_schema, iterables(df.sparkSession))
-    if special := special_tasks(barrier, profile):
-        check_mode(mode, MODES)
-        if mode == "pipelined":
-            raise PreflightError(f"mode='pipelined' cannot run: {special}; use mode='auto' or 'blocking'")
-        mode = "blocking"
-        check_barrier(df.sparkSession, barrier, num_partitions)
+    check_barrier(df.sparkSession, barrier, num_partitions)
+    known["obstacle"] = special_tasks(barrier, profile)
     made = staged(df, checked, result_schema, keys, num_partitions, before, shipped, mode, conf, **known)
     return made.to_df(barrier, profile)
 

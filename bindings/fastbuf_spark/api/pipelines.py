@@ -12,7 +12,7 @@ from fastbuf.errors import ConfigError
 from fastbuf_spark.api.cogroups import Cogrouped, check_sides
 from fastbuf_spark.api.functions import pandas_rules
 from fastbuf_spark.api.groups import Grouped
-from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.conf import MODES, ShuffleConf
 from fastbuf_spark.driver import pipeline as steps
 from fastbuf_spark.driver.checks import (
     check_conf,
@@ -25,7 +25,7 @@ from fastbuf_spark.driver.checks import (
 )
 from fastbuf_spark.driver.jobs import cancelled_with
 from fastbuf_spark.driver.keys import as_keys
-from fastbuf_spark.driver.plan import MODES
+from fastbuf_spark.driver.plan import SPARKS_OWN
 from fastbuf_spark.driver.sources import Source, check_filter
 from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.results import Checked, iterables
@@ -75,8 +75,9 @@ class Pipeline:
     sending and the receiving side of a shuffle also run in the tasks of the functions next to them.  Between stages no
     row enters the JVM.  Every function takes and returns an iterator, and is called once for each partition.
 
-    Shuffles have a mode, as in :func:`map_in_arrow`.  With ``"auto"`` as many of them run at the same time as Spark has
-    slots for; the others are blocking.  :meth:`explain` shows the modes.
+    Shuffles have a mode, as in :func:`map_in_arrow`; :meth:`explain` shows it.  Where nobody can count the partitions
+    behind a blocking shuffle, a task serves several, one after the other: in front of another shuffle, and of all
+    actions but those on :meth:`to_df`.
     """
 
     def __init__(
@@ -371,7 +372,7 @@ class PipelineGroups:
 
     def _count(self, plan: steps.Plan, other: int | None = None) -> int:
         """Partitions of the groups; ``other``: what another side of a cogroup says."""
-        count = plan.count(self._partitions or other)
+        count = plan.count(self._partitions or other, self._mode)
         return count if self._keys else 1
 
     def _of(self, at: Staged, plan: steps.Plan, count: int) -> Grouped:
@@ -386,7 +387,7 @@ class PipelineGroups:
             schema,
             self._mode,
             plan.conf,
-            plan.make(at),
+            plan.make(at, count),
             at.numbered,
         )
 
@@ -427,6 +428,7 @@ class _GroupStep:
         count = self.groups._count(plan)
         groups = dataclasses.replace(self.groups._of(at, plan, count), _sent=self.sent)
         made = _made(self.call(groups), groups)
+        plan.holds_rows |= made.mode != SPARKS_OWN
         plan.entered(made, f"group by {self.groups._by}", count)
         plan.linked(self.name)
         return made
@@ -448,12 +450,13 @@ class _CogroupStep:
 
     def build(self, at: Staged, plan: steps.Plan) -> Staged:
         numbers = [len(plan.stages)]
-        other = plan.follow_beside(at, self.right._before._start, self.right._before._verbs)
+        other = plan.follow_beside(self.right._before._start, self.right._before._verbs)
         numbers.append(len(plan.stages))
         count = self.left._count(plan, self.right._partitions)
         sides = self.left._of(at, plan, count), self.right._of(other, plan, count)
         groups = Cogrouped(*sides, sides[0]._make, self.sent)
         made = _made(self.call(groups), groups)
+        plan.holds_rows |= made.mode != SPARKS_OWN
         for number, through_jvm in zip(numbers, groups.through_jvm(), strict=True):
             if through_jvm:
                 plan.stages[number - 1].links.append("rows through the JVM")
@@ -467,7 +470,7 @@ def _made(made: Any, groups: Grouped | Cogrouped) -> Staged:
     """The stage that a verb gave, which is a DataFrame only if Spark's own groups serve."""
     if isinstance(made, Staged):
         return made
-    return Staged(made, made.schema, in_order=False, mode="Spark's own", why=groups.why_sparks())
+    return Staged(made, made.schema, in_order=False, mode=SPARKS_OWN, why=groups.why_sparks())
 
 
 def entered(
@@ -488,7 +491,7 @@ def entered(
     if before is not None:
         assert before_schema is not None
         at = at.then(before, before_schema)
-    known = {"in_order": at.in_order, "choose": plan.choose}
+    known = {"in_order": at.in_order, "held": plan.held}
     return at.frame, at.before, None if at.head is None else at.schema, known
 
 

@@ -7,13 +7,16 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fastbuf.errors import ConfigError, PreflightError
 from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.driver.mode import choose
 from fastbuf_spark.errors import ArgumentError, ArgumentTypeError, PartitionCountError
 
 _LOCAL = re.compile(r"local(?:\[\s*([0-9]+|\*)\s*(?:,\s*([0-9]+)\s*)?\])?$")
+ENCRYPTED = "spark.io.encryption.enabled"
 MOST_TASKS = 4  #: for each core of a machine: consumers wait most of the time, but each has a process
 MAX_PARTITIONS = 1 << 30  #: limit of a division of a 32-bit hash
 #: Objects that users pass instead of a DataFrame: start of the module's name, class, and advice.
@@ -193,7 +196,7 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
         Number of partitions after the shuffle (consumers).
     mode
         ``"pipelined"``, or ``"barrier"`` for the bare :class:`ShuffleStage`; ``"blocking"`` always runs; ``"auto"``:
-        what it would take, if that runs.
+        what that means here (``spark.fastbuf.mode``), blocking unless something else is set.
 
     Returns
     -------
@@ -207,11 +210,9 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
     """
     check_mode(mode, ("auto", "pipelined", "blocking", "barrier"))
     num_partitions = partition_count(num_partitions)
-    if mode == "auto":
-        found = preflight(spark, num_partitions, "pipelined")
-        return preflight(spark, num_partitions, "blocking") if found else found
     if is_connect(spark):
         slots = None
+        mode = _meant(mode, _conf_of(spark))
         problems = ["Spark Connect has no driver process to meet in: use mode='blocking'"] if mode != "blocking" else []
         return Preflight(mode, num_partitions, slots, tuple(problems))
     sc = getattr(spark, "sparkContext", spark)
@@ -220,6 +221,8 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
         raise ArgumentTypeError.of(words, "spark", "SparkSession", spark)
     check_session(sc)
     slots = slots_of(sc)
+    conf = _conf_of(spark)
+    mode = _meant(mode, conf)
     problems = []
     if mode != "blocking":
         extra = 1 if mode == "pipelined" else 0
@@ -242,7 +245,6 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
             problems.append("Spark refuses barrier stages under dynamic allocation: spark.dynamicAllocation.enabled")
         if _true(sc, "spark.speculation"):
             problems.append("a barrier stage cannot be speculated: set spark.speculation=false")
-    conf = ShuffleConf.from_context(spark) if sc is spark else ShuffleConf.from_session(spark)
     tasks = tasks_of_executor(sc, slots)
     needed = 1 if mode == "blocking" else num_partitions + (mode == "pipelined")
     memory = None if tasks is None else tasks * conf.memory_bytes
@@ -253,6 +255,16 @@ def check_barrier(spark: Any, barrier: bool, tasks: Any) -> None:
     """PreflightError if Spark could not run a barrier stage of so many tasks; it would say so, late on a cluster."""
     if barrier and not is_connect(spark) and (stopped := preflight(spark, tasks, "barrier")):
         raise PreflightError(f"barrier=True cannot run: {stopped}")
+
+
+def _meant(mode: str, conf: ShuffleConf) -> str:
+    return choose(mode, conf.mode, tuple) if mode == "auto" else mode
+
+
+def _conf_of(spark: Any) -> ShuffleConf:
+    """The settings of a session or a SparkContext."""
+    of_session = is_connect(spark) or hasattr(spark, "sparkContext")
+    return ShuffleConf.from_session(spark) if of_session else ShuffleConf.from_context(spark)
 
 
 def _is_pinned(sc: Any) -> bool:
@@ -280,22 +292,19 @@ def ports_of(conf: ShuffleConf) -> str:
     )
 
 
-def spare_problem(sc: Any, num_partitions: int, held: int) -> str:
-    """Why ``auto`` does not choose pipelined; it needs slots for two such shuffles, as in a join, and for a producer.
+def held_directories(spark: Any, conf: ShuffleConf) -> str:
+    """Where map tasks of a blocking exchange keep their rows; empty: these go through Spark's shuffle.
 
-    ``held``: slots held at the same time by consumers of earlier exchanges.
+    Tasks on one host see each other's files, and so do those that share a directory.  The driver's own is the same for
+    all attempts of a task, and Spark removes it at the driver's end.  No file of ours is encrypted.
     """
-    slots, need = slots_of(sc), num_partitions + max(num_partitions, held) + 1
-    if slots is None or slots < 1:
-        return "Spark does not say how many tasks it runs at once (no executor yet?)"
-    if need <= slots:
+    context = None if is_connect(spark) else getattr(spark, "sparkContext", spark)
+    read = spark.conf.get if context is None else partial(setting, context)
+    if str(read(ENCRYPTED, "false")).strip().lower() == "true":
         return ""
-    most = min((slots - 1) // 2, slots - 1 - held)
-    instead = f"; num_partitions={most} would be pipelined" if most > 0 else ""
-    who = "two such shuffles, as a join has,"
-    if held > num_partitions:
-        who = f"{held} consumers of shuffles before it, {num_partitions} of its own"
-    return f"{who} and one producer take {need} slots, and there are {slots}{instead}"
+    if conf.held_directory or context is None:
+        return conf.held_directory
+    return str(context._temp_dir) if str(context.master).startswith("local") else ""
 
 
 def remedy(sc: Any, slots: int) -> str:

@@ -25,7 +25,6 @@ _IN_ORDER = frozenset(
     | {"BatchEvalPython", "SubqueryAlias", "View", "ResolvedHint", "CollectMetrics", "EventTimeWatermark"}
 )
 _LIMITS = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail", "GlobalLimitAndOffset", "LimitAndOffset"})
-BARRIER = "the tasks of a barrier stage of its input need their slots at the same time, beside the consumers"
 #: Operators between a sort and a limit that keep the sorted order.
 _KEEP_SORT = frozenset({"Project", "Filter", "SubqueryAlias", *_LIMITS})
 
@@ -88,22 +87,6 @@ def unsteady(df: Any, in_turn: bool, in_order: bool) -> str:
     if in_turn and not (in_order and order_is_fixed(df)):
         return "rows without a key are placed in turn, and their order is not fixed"
     return ""
-
-
-def in_a_barrier(df: Any) -> str:
-    """Why a stage that computes the input may wait for ever beside consumers; empty if no reason is known."""
-    try:
-        sc = df.sparkSession.sparkContext
-        return BARRIER if any(_has_barrier(sc, node) for node in _nodes(_plan(df))) else ""
-    except Exception as error:
-        log.debug("whether the input has a barrier stage is not known: %s", error)
-        return ""
-
-
-def _has_barrier(sc: Any, node: Any) -> bool:
-    if _name(node) in ("LogicalRDD", "ExternalRDD"):
-        return upstream.reads_a_barrier(sc, node.rdd())
-    return _name(node).endswith(("MapInArrow", "MapInPandas")) and bool(node.isBarrier())
 
 
 def observed(df: Any) -> bool:

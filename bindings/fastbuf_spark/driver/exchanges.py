@@ -14,6 +14,7 @@ from fastbuf_spark.codec import Codec
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver import page, rendezvous
 from fastbuf_spark.driver.checks import attempts_of, machine_cores, remedy, setting, slots_of, slots_to_come
+from fastbuf_spark.driver.held import is_indeterminate, replace_executor
 from fastbuf_spark.driver.jobs import ProducersJob, caches_filled, fate, stage_tasks
 from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.driver.run import Job, Run, RunPlan
@@ -99,8 +100,17 @@ def register(
 def register_reports(
     sc: Any, exchange: str, name: str, partitions: int, conf: ShuffleConf, codec: Codec
 ) -> ExchangeSpec:
-    """Register a blocking exchange, whose tasks only report figures."""
+    """Register a blocking exchange, whose tasks only report: figures, and where they hold rows."""
     server, secret = _server(sc, conf), secrets.token_bytes(32)
+
+    def refuse(stage: int, reason: str) -> None:
+        if is_indeterminate(sc, stage):
+            return
+        try:
+            sc._jsc.sc().cancelStage(stage, reason)
+        except Exception as error:
+            log.warning("stage %d could not be cancelled (%s): %s", stage, error, reason)
+
     server.register(
         exchange,
         secret,
@@ -110,6 +120,9 @@ def register_reports(
         tasks=lambda stage: stage_tasks(sc, stage),
         fate=lambda stage, attempt: fate(sc, stage, attempt),
         done=_adviser(sc, partitions, conf),
+        refuse=refuse,
+        held=lambda stage, folder: server.held.add(sc, stage, folder),
+        lost=lambda folder, partition: replace_executor(sc, server.held.stages(folder), partition),
     )
     _remember(sc, server, exchange)
     return ExchangeSpec(exchange, name, partitions, conf, codec, server.address, secret)

@@ -17,22 +17,20 @@ from pyspark.serializers import (
     pack_long,
 )
 
-from fastbuf.errors import PreflightError
 from fastbuf_spark.codec import RecordCodec, own_partition_func
-from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.conf import MODES, ShuffleConf
 from fastbuf_spark.driver import exchanges, upstream
 from fastbuf_spark.driver.checks import (
     check_conf,
     check_function,
     check_mode,
     check_session,
+    held_directories,
     partition_count,
     preflight,
     slots_of,
-    spare_problem,
 )
-from fastbuf_spark.driver.determinism import BARRIER
-from fastbuf_spark.driver.plan import MODES
+from fastbuf_spark.driver.mode import choose
 from fastbuf_spark.errors import ArgumentTypeError
 from fastbuf_spark.folding import fold
 from fastbuf_spark.shipping import AsItIs, named
@@ -138,8 +136,11 @@ class PairShuffle:
         ]
         sources = [rdd if source is None else source for source, rdd in zip(kept, self.sides, strict=True)]
         exchange = secrets.token_hex(16)
-        if self._choose() == "blocking":
+        mode = choose(self.mode, self.conf.mode, lambda: preflight(sc, self.partitions))
+        log.info("%s into %d partitions: mode='%s'", self.name, self.partitions, mode)
+        if mode == "blocking":
             spec = exchanges.register_reports(sc, exchange, self.name, self.partitions, self.conf, codec)
+            spec = dataclasses.replace(spec, held_directories=held_directories(sc, self.conf))
             blocks: Any = None
             for rdd, own in zip(sources, codecs, strict=True):
                 task = RecordMapSide(dataclasses.replace(spec, codec=own))
@@ -199,22 +200,6 @@ class PairShuffle:
         """The reason if, according to Spark, an RDD's rows may differ each time it is computed; else empty."""
         levels = [str(rdd._jrdd.rdd().outputDeterministicLevel()) for rdd in self.sides]
         return "Spark calls the RDD INDETERMINATE" if "INDETERMINATE" in levels else ""
-
-    def _choose(self) -> str:
-        mode, sc = self.mode, self.sides[0].context
-        if mode == "blocking":
-            return mode
-        problems = list(preflight(sc, self.partitions))
-        if problems and mode != "auto":
-            raise PreflightError(f"mode='{mode}' cannot run: " + "; ".join(problems))
-        if mode == "auto" and not problems:
-            spare = spare_problem(sc, self.partitions, upstream.held_by_rdds(self.sides))
-            barrier = BARRIER if any(upstream.reads_a_barrier(sc, rdd._jrdd.rdd()) for rdd in self.sides) else ""
-            problems = [p for p in (spare, self._unsteady(), barrier) if p]
-        chosen = "blocking" if problems else "pipelined"
-        why = " (not pipelined: " + "; ".join(problems) + ")" if problems else ""
-        log.info("%s into %d partitions: mode='%s'%s", self.name, self.partitions, chosen, why)
-        return chosen
 
 
 def as_pickles(rdd: RDD[Any]) -> RDD[Any] | None:

@@ -8,26 +8,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fastbuf.errors import PreflightError
 from fastbuf_spark.conf import WORKER_MEMORY, ShuffleConf
-from fastbuf_spark.driver.checks import (
-    check_barrier,
-    either,
-    is_connect,
-    ports_of,
-    remedy,
-    slots_of,
-    slots_to_come,
-    special_tasks,
-    tasks_of_executor,
-)
-from fastbuf_spark.driver.determinism import in_a_barrier
+from fastbuf_spark.driver.checks import check_barrier, is_connect, ports_of, slots_of, special_tasks, tasks_of_executor
 from fastbuf_spark.driver.input_batches import MAX_BYTES, NO_LIMIT, is_measured
 from fastbuf_spark.driver.keys import plain
-from fastbuf_spark.driver.plan import limits_of, staged
+from fastbuf_spark.driver.plan import SPARKS_OWN, limits_of, staged
 from fastbuf_spark.driver.sources import Source, counted
 from fastbuf_spark.driver.staged import Renamed, Staged
-from fastbuf_spark.driver.upstream import held_by_frame
 from fastbuf_spark.worker.chains import Called, Chain
 from fastbuf_spark.worker.groups import Limits
 from fastbuf_spark.worker.steps import Copies, Drawn, Hashed, WithoutLast
@@ -37,6 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+#: Tasks behind an exchange whose partitions nobody counts: enough that a slow one holds up few; each costs Spark 15 ms
+TASKS_OF_SLOT = 4
+PARTITION_BYTES = 64 << 20  #: of the input's files, for a partition of which nobody has said how many there are
 LEAST_SEGMENTS = 8  #: an exchange's memory is not divided below this
 ADDED = "__fastbuf_step"  #: name of a column that a step adds only for its shuffle, unless the rows have it
 
@@ -74,11 +64,12 @@ class Plan:
     def __init__(self, spark: Any, conf: ShuffleConf, exchanges: int, shared: bool) -> None:
         self.spark = spark
         self.exchanges = exchanges
+        self.planned = 0  # of these
         self.shared = shared
         self.stages: list[Stage] = []
         self.frames: dict[int, DataFrame] = {}  # what comes through the JVM, by the number of its stage
         self.held = 0
-        self.beside = 0  # slots of another input that is read at the same time
+        self.nbytes = 0  # of the input's files, as far as they are known
         self.partitions = 0
         self.special: Special | None = None  # asked for by a map in the stage that the next exchange begins
         self.holds_rows = False  # whether a task sorts rows, in memory as far as they fit
@@ -86,71 +77,24 @@ class Plan:
         self.conf = _halved(conf) if exchanges > 1 else conf
         self.slots = None if is_connect(spark) else slots_of(spark.sparkContext)
 
-    def count(self, partitions: int | None) -> int:
-        """Partitions of an exchange: the number requested, else that of the previous exchange.
+    def count(self, partitions: int | None, mode: str) -> int:
+        """Partitions of an exchange: the number requested, else that of the previous exchange, else the default."""
+        self.partitions = partitions or self.partitions or self._default(mode)
+        return self.partitions
 
-        Else half of the slots, or fewer, so that all exchanges can run at the same time with that many; of a result
-        that may be used twice, both times, unless only one partition would be left.
-        """
-        if partitions is None:
-            default = int(self.spark.conf.get("spark.sql.shuffle.partitions", "200"))
-            if self.slots is not None:
-                once = (self.slots - 1) // max(1, self.exchanges)
-                default = max(1, min(self.slots // 2, once))
-                if self.shared and once >= 4:
-                    default = min(default, once // 2)
-            partitions = self.partitions or default
-        self.partitions = partitions
-        return partitions
-
-    def choose(self, frame: Any, partitions: int, mode: str, varies: str) -> tuple[str, str]:
-        """The mode of the next exchange, whose consumers hold one slot each, besides those of earlier exchanges.
-
-        A blocking exchange in between frees no slots: the stages before it run in the producers' job of the next
-        pipelined exchange, whose consumers wait.  So the first exchanges, which usually move most rows, are pipelined
-        as long as there are slots, and the later ones are blocking.
-        """
-        why = "" if mode == "blocking" else self._problem(frame, partitions, mode, varies)
-        if why and mode == "pipelined":
-            raise PreflightError(f"mode='pipelined' cannot run: {why}")
-        if mode == "blocking" or why:
-            return "blocking", f"not pipelined: {why}" if why else "as asked for"
-        return "pipelined", ""
-
-    def _problem(self, frame: Any, partitions: int, mode: str, varies: str) -> str:
-        if self.special is not None:
-            return self.special.why
-        if is_connect(self.spark):
-            return "with Spark Connect there is no driver process for the rendezvous"
-        if frame.isStreaming:
-            return "a streaming input cannot be read by a second job"
-        if mode == "auto" and varies:
-            return f"its input is not deterministic: {varies}"
-        if mode == "auto" and (barrier := in_a_barrier(frame)):
-            return barrier
-        sc = self.spark.sparkContext
-        slots = slots_to_come(sc) if mode == "pipelined" else self.slots
-        if slots is None:
-            return "Spark does not say how many tasks it runs at once" if mode == "auto" else ""
-        # An explicitly requested mode is not refused because of inputs that may be cached, or read one after the other,
-        # by then
-        held = self.held if mode == "pipelined" else held_by_frame(frame) + self.beside
-        all_held = held + partitions
-        twice = mode == "auto" and self.shared
-        need = (2 if twice else 1) * all_held + 1
-        if need <= slots:
-            return ""
-        before = f"{held} consumers of exchanges before it, " if held else ""
-        ways = either(remedy(sc, need), "fewer partitions")
-        return (
-            f"{before}{partitions} consumers{', as many of a second use as in a join,' if twice else ''} and one "
-            f"producer take {need} slots, and there are {slots}: use {ways}"
-        )
+    def _default(self, mode: str) -> int:
+        """Chosen by cores and bytes; of pipelined exchanges so that all can run at the same time."""
+        if self.slots is None:
+            return int(self.spark.conf.get("spark.sql.shuffle.partitions", "200"))
+        if "pipelined" in (mode, mode == "auto" and self.conf.mode):
+            return max(1, min(self.slots // 2, (self.slots - 1) // max(1, self.exchanges)))
+        return max(self.slots, -(-self.nbytes // PARTITION_BYTES))
 
     def follow(self, start: Source | DataFrame, steps: Iterable[Step]) -> Staged:
         """The last stage of an input and its steps."""
         if isinstance(start, Source):
             at = start.staged()
+            self.nbytes += start.nbytes
             self.stages.append(Stage([start.about], len(start.read.splits)))
         else:
             at = Staged(start, start.schema)
@@ -165,16 +109,16 @@ class Plan:
             at = step.build(at, self)
         return at
 
-    def follow_beside(self, at: Staged, start: Source | DataFrame, steps: Iterable[Step]) -> Staged:
-        """The same for another input of the next exchange, which is read at the same time as ``at``."""
-        partitions, beside, special = self.partitions, self.beside, self.special
-        self.partitions, self.beside = 0, beside + held_by_frame(at.frame)
+    def follow_beside(self, start: Source | DataFrame, steps: Iterable[Step]) -> Staged:
+        """The same for another input of the next exchange, whose partitions are counted by themselves."""
+        partitions, special, self.partitions = self.partitions, self.special, 0
         made = self.follow(start, steps)
-        self.partitions, self.beside, self.special = partitions, beside, special
+        self.partitions, self.special = partitions, special
         return made
 
     def entered(self, made: Staged, what: str, partitions: int) -> Staged:
         """Record a planned exchange."""
+        self.planned += 1
         if made.mode == "pipelined":
             self.held += partitions
         self.stages.append(Stage([], partitions, what, made.mode, made.why))
@@ -182,23 +126,22 @@ class Plan:
 
     def exchange(self, at: Staged, what: str, keys: Any, partitions: int | None, mode: str) -> Staged:
         """The stage after a shuffle of ``at``."""
-        count = self.count(partitions)
+        count = self.count(partitions, mode)
         shape = plain(at.frame).schema if at.head is None else at.schema
         arguments = (at.frame, None, shape, keys, count, at.before, None if at.head is None else shape)
-        made = staged(*arguments, mode, self.conf, in_order=at.in_order, choose=self.choose, name=what)
+        made = self.make(at, count)(*arguments, mode, self.conf, name=what)
         made = self.entered(made, what, count)
         return made if made.schema.names == at.schema.names else made.then(Renamed(at.schema.names), at.schema)
 
-    def make(self, at: Staged) -> Callable[..., Staged]:
-        """The function that group verbs call instead of ``shuffle``."""
-
-        make = partial(staged, in_order=at.in_order, choose=self.choose)
-
-        def made(*arguments: Any) -> Staged:
-            self.holds_rows = True  # not called where Spark's own groups serve
-            return make(*arguments)
-
-        return made
+    def make(self, at: Staged, partitions: int) -> Callable[..., Staged]:
+        """The function that makes the next exchange, of as many partitions: ``staged`` with what the plan knows."""
+        tasks = partitions
+        # The partitions of a DataFrame are counted; those in front of another exchange, or of an action of the
+        # pipeline itself, are not
+        if self.planned + 1 < self.exchanges or not self.shared:
+            tasks = min(partitions, TASKS_OF_SLOT * (self.slots or partitions))
+        obstacle = "" if self.special is None else self.special.why
+        return partial(staged, in_order=at.in_order, held=self.held, reduce_tasks=tasks, obstacle=obstacle)
 
     def limits(self) -> Limits:
         """The limits of a task that sorts its rows."""
@@ -340,7 +283,7 @@ class NewChain:
 
     def build(self, at: Staged, plan: Plan) -> Staged:
         df = at.to_df()
-        plan.stages.append(Stage([], None, "a new chain, through the JVM", "Spark's own", "as asked for"))
+        plan.stages.append(Stage([], None, "a new chain, through the JVM", SPARKS_OWN, "as asked for"))
         return Staged(df, df.schema, in_order=at.in_order)
 
 
@@ -370,7 +313,7 @@ class Broadcast:
     def build(self, at: Staged, plan: Plan) -> Staged:
         from pyspark.sql.types import IntegerType, StructType
 
-        count, shape = plan.count(self.partitions), at.schema
+        count, shape = plan.count(self.partitions, self.mode), at.schema
         added = _added(shape)
         wide = StructType([*shape.fields]).add(added, IntegerType())
         sent = at.then(Copies(targets(count), added), wide)

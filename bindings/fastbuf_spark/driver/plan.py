@@ -6,32 +6,35 @@ import dataclasses
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import PreflightError, SchemaError
+from fastbuf.errors import SchemaError
 from fastbuf_spark.codec import BatchCodec
-from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.conf import MODES, ShuffleConf
 from fastbuf_spark.driver import exchanges, input_batches, upstream
 from fastbuf_spark.driver.checks import (
     check_conf,
     check_mode,
+    held_directories,
     is_connect,
     partition_count,
     preflight,
     slots_of,
-    spare_problem,
 )
-from fastbuf_spark.driver.determinism import in_a_barrier, observed, order_is_fixed, unsteady
+from fastbuf_spark.driver.determinism import observed, order_is_fixed, unsteady
 from fastbuf_spark.driver.keys import Keys, plain, resolve
+from fastbuf_spark.driver.mode import choose
 from fastbuf_spark.driver.staged import Staged, called
 from fastbuf_spark.folding import Fold, fold, folded, partitions_of
 from fastbuf_spark.schema import renaming
 from fastbuf_spark.shipping import AsItIs, named
 from fastbuf_spark.spec import ExchangeSpec
-from fastbuf_spark.worker.blocks import PID, SHIPPED, MapSide, ReduceSide
+from fastbuf_spark.worker.blocks import MapSide, ReduceSide
 from fastbuf_spark.worker.chains import Called, Chain
 from fastbuf_spark.worker.consumer import Consumer
 from fastbuf_spark.worker.groups import Limits
+from fastbuf_spark.worker.held import DESCRIBED, SECTION
 from fastbuf_spark.worker.producer import RESULT, Producer
 
 if TYPE_CHECKING:
@@ -43,11 +46,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fastbuf_spark")
 
-#: Chooses the mode, given the input, the number of partitions, the requested mode, and why the input may differ each
-#: time it is read.  Returns the mode, and why it is not pipelined if the choice was left open.
-Choose = Callable[[Any, int, str, str], tuple[str, str]]
-
-MODES = ("auto", "pipelined", "blocking")
+SPARKS_OWN = "Spark's own"  #: the mode of a shuffle that Spark makes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +60,8 @@ class _Exchange:
     num_partitions: int
     conf: ShuffleConf
     name: str
+    reduce_tasks: int
+    is_special: bool  # its consumers' tasks are: a barrier stage, or of a profile of their own
     number: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
     @property
@@ -101,13 +102,25 @@ def staged(
     conf: ShuffleConf | None,
     found: Keys | None = None,
     in_order: bool = True,
-    choose: Choose | None = None,
+    held: int = 0,
+    reduce_tasks: int = 0,
+    obstacle: str = "",
     name: str = "",
 ) -> Staged:
     """The stage after the shuffle.
 
-    ``in_order``: ``before`` keeps a fixed order of rows.  ``choose``: replaces the default choice of the mode.
-    ``name``: of the exchange, if different from that of ``func``.
+    Parameters
+    ----------
+    in_order
+        ``before`` keeps a fixed order of rows.
+    held
+        Slots that consumers of earlier exchanges hold, if this one is pipelined too.
+    reduce_tasks
+        In blocking mode, the tasks behind the shuffle; 0: one for each partition.
+    obstacle
+        Why this one cannot be pipelined; empty: no reason is known.
+    name
+        Name of the exchange, if different from that of ``func``.
     """
     check_mode(mode, MODES)
     check_conf(conf)
@@ -120,7 +133,7 @@ def staged(
     codec = found.codec
     in_turn = not codec.keys and num_partitions > 1
     varies = "" if is_connect(df) else unsteady(found.frame, in_turn, in_order)
-    chosen, why = (choose or _choose)(found.frame, num_partitions, mode, varies)
+    chosen = choose(mode, conf.mode, partial(_obstacles, found.frame, held + num_partitions, obstacle))
     if chosen == "blocking" and in_turn and not (in_order and order_is_fixed(found.frame)):
         # A map task that runs again would distribute the same rows differently; Spark's own shuffle sorts them first
         by_spark = "rows without a key go in turn, and their order is not fixed"
@@ -132,10 +145,12 @@ def staged(
         if codec.before is None:  # else what is shown has the names that it gives
             codec = dataclasses.replace(codec, shown=codec.bare())
     name = name or getattr(func, "__name__", type(func).__name__)
-    log.info("shuffle '%s' into %d partitions: mode='%s'%s", name, num_partitions, chosen, f" ({why})" if why else "")
-    exchange = _Exchange(df, func, result_schema, codec, num_partitions, conf, name)
+    log.info("shuffle '%s' into %d partitions: mode='%s'", name, num_partitions, chosen)
+    exchange = _Exchange(
+        df, func, result_schema, codec, num_partitions, conf, name, reduce_tasks or num_partitions, bool(obstacle)
+    )
     made = _blocking(exchange) if chosen == "blocking" else _pipelined(exchange, varies)
-    return dataclasses.replace(made, mode=chosen, why=why)
+    return dataclasses.replace(made, mode=chosen)
 
 
 def _pipelined(exchange: _Exchange, varies: str) -> Staged:
@@ -218,7 +233,7 @@ def _by_spark(
         assert codec.before is not None
         df = called(df, codec.before, shipped)
     moved = df.repartition(num_partitions, *found.given)
-    made = Staged(moved, moved.schema, in_order=False, mode="Spark's own", why=found.by_spark)
+    made = Staged(moved, moved.schema, in_order=False, mode=SPARKS_OWN, why=found.by_spark)
     if func is None:
         return made
     frame = plain(moved)
@@ -236,30 +251,44 @@ def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return batches
 
 
-def _choose(df: DataFrame, num_partitions: int, mode: str, varies: str) -> tuple[str, str]:
-    """The mode to run, and why it is not pipelined if the choice was left open."""
-    if mode == "blocking":
-        return mode, ""
-    problems = list(preflight(df.sparkSession, num_partitions))
-    if not is_connect(df):
-        if df.isStreaming:
-            problems.append("a streaming input cannot be read by a second job: use mode='blocking'")
-        if mode == "auto" and not problems:
-            spare = spare_problem(df.sparkSession.sparkContext, num_partitions, upstream.held_by_frame(df))
-            varying = f"its input is not deterministic: {varies}" if varies else in_a_barrier(df)
-            problems += [reason for reason in [spare or varying] if reason]
-    if not problems:
-        return "pipelined", ""
-    if mode == "auto":
-        return "blocking", "not pipelined: " + "; ".join(problems)
-    raise PreflightError(f"mode='{mode}' cannot run: " + "; ".join(problems))
+def _obstacles(df: DataFrame, consumers: int, obstacle: str) -> list[str]:
+    """Why an exchange over this input cannot be pipelined, with as many consumers in all."""
+    found = [*([obstacle] if obstacle else []), *preflight(df.sparkSession, consumers)]
+    if not is_connect(df) and df.isStreaming:
+        found.append("a streaming input cannot be read by a second job: use mode='blocking'")
+    return found
 
 
 def _blocking(exchange: _Exchange) -> Staged:
-    df, number = exchange.df, exchange.number
+    df, number, spark = exchange.df, exchange.number, exchange.df.sparkSession
     about = (number, exchange.name, exchange.num_partitions, exchange.conf, exchange.codec)
     spec = ExchangeSpec(*about) if is_connect(df) else exchanges.register_reports(exchange.context, *about)
-    blocks = df.mapInArrow(named(MapSide(spec), f"fastbuf_map_{number}"), SHIPPED)
-    moved = blocks.repartitionById(exchange.num_partitions, PID)
-    reduce_side = Called(Chain((ReduceSide(spec, exchange.func),)))
-    return Staged(moved, exchange.schema, reduce_side, f"fastbuf_reduce_{number}", in_order=False)
+    directories = held_directories(spark, exchange.conf)
+    # Rows that come through Spark are read as they come, for one partition
+    tasks = exchange.reduce_tasks if directories else exchange.num_partitions
+    spec = dataclasses.replace(spec, reduce_tasks=tasks, held_directories=directories)
+    described = df.mapInArrow(named(MapSide(spec), f"fastbuf_map_{number}"), DESCRIBED)
+    moved = described.repartitionById(tasks, SECTION)
+    if not exchange.is_special:  # a barrier stage has no union
+        moved = of_unknown_size(moved)
+    return Staged(moved, exchange.schema, ReduceSide(spec, exchange.func), f"fastbuf_reduce_{number}", in_order=False)
+
+
+def of_unknown_size(df: DataFrame) -> DataFrame:
+    """The same rows, of which Spark does not know how many bytes they stand for.
+
+    Descriptions are short.  By their bytes Spark would expect a small result and broadcast it in a join, however large
+    it is.  So they are united with no rows of an unknown size.
+    """
+    if is_connect(df) or df.isStreaming:
+        return df
+    from pyspark.sql import DataFrame
+
+    spark = df.sparkSession
+    try:
+        nothing = spark.sparkContext._jsc.emptyRDD().rdd()
+        made = spark._jsparkSession.internalCreateDataFrame(nothing, df._jdf.schema(), False)
+        return DataFrame(df._jdf.union(made), spark)
+    except Exception as error:  # a private method: other versions may lack it
+        log.debug("the size of the result is not hidden from Spark: %s", error)
+        return df

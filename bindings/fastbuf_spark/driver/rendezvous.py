@@ -27,6 +27,7 @@ from fastbuf.json_frames import FRAME_BYTES, pack, same
 from fastbuf.transports.addresses import listen
 from fastbuf_spark.driver.agreement import Agreement
 from fastbuf_spark.driver.barrier_run import BarrierRun
+from fastbuf_spark.driver.held import SWEEP_S, HeldRuns
 from fastbuf_spark.driver.reported import Reported
 from fastbuf_spark.driver.run import Run, RunPlan, StageTasks
 from fastbuf_spark.driver.slots import Slots
@@ -48,6 +49,8 @@ class _Exchange:
     plan: RunPlan | None
     reported: Reported | None  # of modes without rendezvous, which have no plan
     slots: Slots | None = None
+    held: Callable[[int, str], None] = lambda stage, folder: None
+    lost: Callable[[str, int], None] = lambda folder, partition: None
     agreement: Agreement = field(default_factory=Agreement)
 
 
@@ -107,6 +110,7 @@ class Rendezvous:
         self._refused: dict[tuple[str, int], str] = {}  # by exchange and stage
         self._connections: set[_Connection] = set()
         self._closing = False
+        self.held = HeldRuns()
         self.summaries: deque[RunSummary] = deque(maxlen=KEPT_SUMMARIES)
         self._thread = start_thread(self._loop, "fastbuf-rendezvous")
 
@@ -124,11 +128,14 @@ class Rendezvous:
         tasks: Callable[[int], StageTasks | None] = lambda stage: None,
         fate: Callable[[int, int], str | None] = lambda stage, attempt: "",
         done: Callable[[RunSummary], None] = lambda summary: None,
+        refuse: Callable[[int, str], None] = lambda stage, reason: None,
+        held: Callable[[int, str], None] = lambda stage, folder: None,
+        lost: Callable[[str, int], None] = lambda folder, partition: None,
     ) -> None:
         """Register an exchange; its runs begin when consumers ask for partitions, or without a plan as tasks tell."""
         name = plan.name if plan else name
-        reported = None if plan else Reported(exchange, name, mode, self.summaries, tasks, fate, done)
-        self._exchanges[exchange] = _Exchange(secret, plan, reported, slots, Agreement(name, unsteady))
+        reported = None if plan else Reported(exchange, name, mode, self.summaries, tasks, fate, done, refuse)
+        self._exchanges[exchange] = _Exchange(secret, plan, reported, slots, held, lost, Agreement(name, unsteady))
 
     def forget(self, exchanges: list[str]) -> None:
         """Remove exchanges that cannot run any more."""
@@ -170,6 +177,7 @@ class Rendezvous:
         return [each for each in reported if each.waiting]
 
     def _shut(self) -> None:
+        self.held.clear()
         for run in self.live_runs():
             run.drop("the driver is shutting down", time.monotonic())
         self._closing = True
@@ -179,7 +187,8 @@ class Rendezvous:
             while not self._closing:
                 busy = bool(self._runs or self._waiting()) or any(not c.exchange for c in self._connections)
                 joining = any(run.state == "joining" for run in self._runs)
-                events = self._selector.select(JOIN_TICK_S if joining else TICK_S if busy else None)
+                idle = SWEEP_S if self.held else None
+                events = self._selector.select(JOIN_TICK_S if joining else TICK_S if busy else idle)
                 for key, mask in events:
                     if key.fileobj is self._listener:
                         self._accept()
@@ -395,7 +404,13 @@ class Rendezvous:
         connection.reported = known.reported
         partition, stage, attempt = (int(message[name]) for name in ("partition", "stage", "attempt"))
         stats = dict(message["stats"])
+        if folder := str(stats.get("folder", "")):
+            known.held(stage, folder)
         known.reported.tells(connection, str(message["side"]), partition, stage, attempt, stats, now)
+        if lost := message.get("lost"):
+            known.lost(str(lost[0]), int(lost[1]))
+        if message.get("asks"):
+            connection.send({"op": "heard"})
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -406,6 +421,7 @@ class Rendezvous:
         self._guarded(lambda: self._look_for_slots(now))
         for reported in self._waiting():
             self._guarded(lambda reported=reported: reported.tick(now))  # type: ignore[misc]
+        self._guarded(lambda: self.held.sweep(now))
         for run in [run for run in self._runs if run.over]:
             if run.summary.reason:
                 log.info("exchange '%s' ended: %s", run.plan.name, clip(run.summary.reason))

@@ -48,6 +48,8 @@ class Reported:
         Spark's reason for the end of a task, by stage and attempt; None: not known yet.
     done
         Called with each summary in which another consumer is done.
+    refuse
+        Ends the jobs of a stage, with a reason; not called for a stage that Spark runs again as a whole.
     """
 
     def __init__(
@@ -59,8 +61,12 @@ class Reported:
         tasks: Callable[[int], StageTasks | None],
         fate: Callable[[int, int], str | None] = lambda stage, attempt: "",
         done: Callable[[RunSummary], None] = lambda summary: None,
+        refuse: Callable[[int, str], None] = lambda stage, reason: None,
     ) -> None:
         self._done = done
+        self._refuse = refuse
+        self._digests: dict[tuple[str, int], tuple[str, RunSummary]] = {}  # of map tasks, by folder and partition
+        self._split: dict[int, tuple[float, str]] = {}  # runs of which attempts differ: when that was seen, and why
         self._about = exchange, name, mode
         self._summaries = summaries
         self._tasks = tasks
@@ -97,15 +103,45 @@ class Reported:
             self._running[peer] = _Running(summary, place, stage, attempt, stats)
         if "state" not in stats or "state" in figures.get(partition, stats):  # else another attempt of it is done
             figures[partition] = stats
+        if "state" not in stats:
+            self._agree(summary, side, stage, partition, stats, now)
         self._brought_up(summary)
         if side == "consumer" and "state" not in stats:
             self._done(summary)
+
+    def _agree(self, summary: RunSummary, side: str, stage: int, partition: int, stats: Figures, now: float) -> None:
+        """Refuses a run if one of its consumers may have read another attempt of a map task than the others do.
+
+        Spark takes attempts for equal where it does not know better: rows would be lost, and others doubled.
+        """
+        if side == "producer":
+            place, digest = (str(stats.get("folder", f"stage {stage}")), partition), str(stats.get("digest", ""))
+            earlier, before = self._digests.setdefault(place, (digest, summary))
+            self._digests[place] = digest, summary
+            if digest == earlier:
+                return
+            name = self._about[1]
+            reason = (
+                f"exchange '{name}': map task {partition} ran again and placed its rows otherwise than before, so rows "
+                "would be lost or doubled. Its input or the function before the shuffle gives other keys each time "
+                "(random numbers, the time, a set's order): make it deterministic, or cache the input before"
+            )
+            # An adaptive plan runs again what is lost as another stage, which looks like another run
+            self._split[before.number] = self._split[summary.number] = now, reason
+            if any("state" not in figures for figures in (*before.consumers.values(), *summary.consumers.values())):
+                self._refuse(stage, reason)
+        elif summary.number in self._split:
+            since, reason = self._split[summary.number]
+            if now - float(stats.get("elapsed", 0.0)) < since:
+                self._refuse(stage, reason)
 
     def _run_of(self, side: str, partition: int, stage: int) -> RunSummary:
         """A stage is of one run, and a run has a task once: whoever comes again, in another stage, begins the next."""
         kept = {id(each) for each in self._summaries}
         self._stages = {k: each for k, each in self._stages.items() if id(each) in kept}
+        self._digests = {k: known for k, known in self._digests.items() if id(known[1]) in kept}
         numbers = {each.number for each in self._stages.values()}
+        self._split = {number: why for number, why in self._split.items() if number in numbers}
         self._failed = {k: reason for k, reason in self._failed.items() if k[0] in numbers}
         self._vanished = {k: gone for k, gone in self._vanished.items() if k[0] in numbers}
         summary = self._stages.get(stage)

@@ -47,6 +47,11 @@ class Source:
     schema: StructType
     about: str
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are read."""
+        return sum(piece.nbytes for split in self.read.splits for piece in split)
+
     def staged(self) -> Staged:
         """Its stage."""
         frame = requests(self.spark, len(self.read.splits))

@@ -79,11 +79,6 @@ def _in_lineage(sc: Any, last: Any, known: dict[int, int]) -> int:
     return slots[int(last.id())]
 
 
-def reads_a_barrier(sc: Any, last: Any) -> bool:
-    """Whether a barrier stage computes an RDD, or one that it reads through shuffles."""
-    return any(rdd.isBarrier() for rdd, _ in _lineage(sc, last, ()).values())
-
-
 def _lineage(sc: Any, last: Any, known: Container[int]) -> dict[int, tuple[Any, list[int]]]:
     """The RDDs that are computed for an RDD, with those that each reads; not beyond those that are ``known``.
 

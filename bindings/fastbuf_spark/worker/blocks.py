@@ -1,19 +1,26 @@
-"""The blocking mode, in a worker: opaque blocks through Spark's own shuffle.
+"""The blocking mode, in a worker: a map side that writes blocks to a file, and a reduce side that reads them.
 
-Map side: rows are grouped by partition into one staging buffer each, and a full buffer becomes a block. Reduce side:
-blocks are decoded to batches.  In between Spark moves (partition, block) rows as opaque bytes.
+Map side: rows are grouped by partition into one staging buffer each, and a full buffer becomes a block of the task's
+file.  In between Spark moves descriptions of the files (:mod:`fastbuf_spark.worker.held`).  Reduce side: the blocks of
+one partition after the other are decoded.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import RecordTooLong, shorter_or_raise
 from fastbuf.serializers.block import FLAG_CRC, HEADER_BYTES, KIND_COLUMNAR, check_block, count_mismatch, encode_header
-from fastbuf_spark.codec import BatchCodec, RecordCodec
+from fastbuf_spark.codec import GROUP_BYTES, BatchCodec, RecordCodec
 from fastbuf_spark.spec import ExchangeSpec
+from fastbuf_spark.worker.chains import Chain
+from fastbuf_spark.worker.held import Description, HeldFile, Row, batches_of, root_of, run_of_task
+from fastbuf_spark.worker.serving import serving
 from fastbuf_spark.worker.task_input import Given
 from fastbuf_spark.worker.watch import reported
 
@@ -21,13 +28,9 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-PID, BLOCK = "pid", "block"
-SHIPPED = f"{PID} int, {BLOCK} binary"
-#: Large enough that Spark's cost per row is small; small enough for many staging buffers, and to bound the 10,000 rows
-#: that Spark puts into a batch
-BLOCK_BYTES = 32 << 10
+#: Large enough that the cost of a block is small; small enough for many staging buffers
+BLOCK_BYTES = 64 << 10
 LEAST_BLOCK_BYTES = 2 << 10
-OUT_BYTES = 1 << 20  #: blocks are given to Spark in batches of about this size
 
 
 class Staging:
@@ -35,21 +38,20 @@ class Staging:
 
     Parameters
     ----------
-    schema
-        Arrow schema of the batches.
-    keys
-        Positions of the key columns; empty: rows are distributed in turn.
+    codec
+        Its schema is that of the batches; without keys rows are distributed in turn, beginning at partition ``turn``.
+    sink
+        Takes the blocks: ``write(partition, block)``.  A block is the staging buffer itself, valid during the call.
     max_record_bytes
         A longer row is refused.
     """
 
     def __init__(
         self,
-        schema: pa.Schema,
-        keys: tuple[int, ...],
+        codec: BatchCodec,
         partitions: int,
+        sink: HeldFile,
         memory_bytes: int,
-        checksum: bool,
         max_record_bytes: int,
         turn: int = 0,
     ) -> None:
@@ -64,51 +66,49 @@ class Staging:
         self._size = max(LEAST_BLOCK_BYTES, most) // 8 * 8
         self._buffers = np.empty((partitions, self._size), np.uint8)
         self._filled = np.full(partitions, HEADER_BYTES, np.int64)
-        self._rows = [0] * partitions
+        self._rows = np.zeros(partitions, np.int64)  # in the staging buffers
+        self.totals = np.zeros(partitions, np.int64)  #: rows of each partition in all blocks
         self._partitions = partitions
-        self._checksum = checksum
+        self._sink = sink
         self._max_record_bytes = max_record_bytes
-        self._fingerprint = ColumnarSerializer(schema).fingerprint
-        self._scatter = BatchScatter(schema, partitions)
-        self._hash = HashPartitioner(keys, partitions) if keys else None
+        self._fingerprint = ColumnarSerializer(codec.schema).fingerprint
+        self._scatter = BatchScatter(codec.schema, partitions)
+        self._hash = HashPartitioner(codec.keys, partitions) if codec.keys else None
         self._turn = turn
-        self.records = self.bytes = 0
+        self.records = 0
 
-    def add(self, batch: pa.RecordBatch) -> Iterator[tuple[int, np.ndarray]]:
-        """Add a batch; yields (partition, block) for each full buffer.
-
-        A block is the staging buffer itself: it is valid until the next one is requested.
-        """
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add a batch; each buffer that is full goes to the sink."""
         scatter = self._scatter
         if self._hash is not None:
             scatter.start_hashed(batch, self._hash)
         else:
             scatter.start(batch, self._in_turn(batch.num_rows))
         self.records += batch.num_rows
-        before = [scatter.left(p) for p in range(self._partitions)]
+        before = scatter.lefts()
         while True:
             left = scatter.encode_all(self._buffers, self._filled)
-            for partition, had in enumerate(before):
-                has = scatter.left(partition) if had else 0
-                self._rows[partition] += had - has
-                before[partition] = has
+            has = scatter.lefts()
+            self._rows += before - has
+            before = has
             if not left:
                 break
-            for partition, has in enumerate(before):
-                if not has:
-                    continue
+            for partition in before.nonzero()[0].tolist():
                 if self._rows[partition]:
-                    yield self._flush(partition)
+                    self._flush(partition)
                 else:
-                    yield self._long_row(partition)
+                    self._long_row(partition)
                     before[partition] -= 1
         scatter.stop_batch()
 
-    def rest(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The remaining blocks at the end."""
-        for partition, rows in enumerate(self._rows):
-            if rows:
-                yield self._flush(partition)
+    def close(self) -> None:
+        """Give the rest to the sink."""
+        for partition in self._rows.nonzero()[0].tolist():
+            self._flush(partition)
+
+    def digest(self) -> bytes:
+        """See :func:`placing_digest`."""
+        return placing_digest(self.totals, 0 if self._hash is None else self._hash.digest)
 
     def _in_turn(self, rows: int) -> np.ndarray:
         import numpy as np
@@ -117,13 +117,12 @@ class Staging:
         self._turn = (self._turn + rows) % self._partitions
         return pids
 
-    def _flush(self, partition: int) -> tuple[int, np.ndarray]:
-        block = self._finish(self._buffers[partition, : self._filled[partition]], self._rows[partition])
+    def _flush(self, partition: int) -> None:
+        self._write(partition, self._buffers[partition, : self._filled[partition]], int(self._rows[partition]))
         self._filled[partition] = HEADER_BYTES
         self._rows[partition] = 0
-        return partition, block
 
-    def _long_row(self, partition: int) -> tuple[int, np.ndarray]:
+    def _long_row(self, partition: int) -> None:
         """A block with a single row that fits in no staging buffer."""
         import numpy as np
 
@@ -135,97 +134,82 @@ class Staging:
             )
         buffer = np.empty(HEADER_BYTES + length, np.uint8)
         written = self._scatter.encode_into(partition, buffer, HEADER_BYTES)
-        return partition, self._finish(buffer[: HEADER_BYTES + written], 1)
+        self._write(partition, buffer[: HEADER_BYTES + written], 1)
 
-    def _finish(self, block: np.ndarray, rows: int) -> np.ndarray:
+    def _write(self, partition: int, block: np.ndarray, rows: int) -> None:
         import numpy as np
 
         from fastbuf.serializers.checksum import crc32c
 
-        crc = crc32c(block[HEADER_BYTES:]) if self._checksum else 0
-        flags = FLAG_CRC if self._checksum else 0
-        header = encode_header(KIND_COLUMNAR, flags, self._fingerprint, len(block) - HEADER_BYTES, rows, crc)
+        crc = crc32c(block[HEADER_BYTES:])
+        header = encode_header(KIND_COLUMNAR, FLAG_CRC, self._fingerprint, len(block) - HEADER_BYTES, rows, crc)
         block[:HEADER_BYTES] = np.frombuffer(header, np.uint8)
-        self.bytes += len(block)
-        return block
+        self.totals[partition] += rows
+        self._sink.write(partition, block)
+
+
+def _held_file(spec: ExchangeSpec) -> HeldFile:
+    """The file of this map task."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "runs in a Spark task"
+    number = int(context.partitionId())
+    root = root_of(spec.held_directories, spec.exchange, number)
+    return HeldFile(root, spec.sections, run_of_task(context), number)
 
 
 @dataclass(frozen=True)
 class MapSide:
-    """Converts batches to (partition, block) rows: the function of the first ``mapInArrow``."""
+    """Writes its batches to the task's file: the function of the first ``mapInArrow``."""
 
     spec: ExchangeSpec
 
     def __call__(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        codec = self.spec.codec
+        codec, conf = self.spec.codec, self.spec.conf
         assert isinstance(codec, BatchCodec)
-        staging = Staging(
-            codec.schema,
-            codec.keys,
-            self.spec.partitions,
-            self.spec.conf.memory_bytes,
-            self.spec.conf.checksum,
-            turn=_partition() % self.spec.partitions,
-            max_record_bytes=self.spec.conf.max_record_bytes,
-        )
-        with reported(self.spec, "producer", lambda: {"records": staging.records, "bytes": staging.bytes}):
-            yield from _shipped(self._blocks(staging, source))
-
-    def _blocks(self, staging: Staging, source: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, np.ndarray]]:
-        codec = self.spec.codec
-        assert isinstance(codec, BatchCodec)
-        for batch in codec.items(source):
-            yield from staging.add(batch)
-        yield from staging.rest()
-
-
-def _shipped(blocks: Iterable[tuple[int, np.ndarray]]) -> Iterator[pa.RecordBatch]:
-    """Packs (partition, block) pairs into batches of about a megabyte; copies a block before the next is requested."""
-    import numpy as np
-
-    pids: list[int] = []
-    ends = [0]
-    values = np.empty(OUT_BYTES, np.uint8)
-    for pid, block in blocks:
-        if ends[-1] + len(block) > len(values) and pids:
-            yield _shipment(pids, ends, values)
-            pids, ends = [], [0]
-            values = np.empty(OUT_BYTES, np.uint8)
-        if len(block) > len(values):
-            values = np.empty(len(block), np.uint8)
-        values[ends[-1] : ends[-1] + len(block)] = block
-        pids.append(pid)
-        ends.append(ends[-1] + len(block))
-    if pids:
-        yield _shipment(pids, ends, values)
-
-
-def _shipment(pids: list[int], ends: list[int], values: np.ndarray) -> pa.RecordBatch:
-    import numpy as np
-    import pyarrow as pa
-
-    # From buffers: pa.array would import pandas, which takes half a second of each new worker
-    numbers = pa.Array.from_buffers(pa.int32(), len(pids), [None, pa.py_buffer(np.array(pids, np.int32))])
-    buffers = [None, pa.py_buffer(np.array(ends, np.int32)), pa.py_buffer(values[: ends[-1]])]
-    blocks = pa.Array.from_buffers(pa.binary(), len(pids), buffers)
-    return pa.RecordBatch.from_arrays([numbers, blocks], names=[PID, BLOCK])
+        held = _held_file(self.spec)
+        turn = held.number % self.spec.partitions
+        staging = Staging(codec, self.spec.partitions, held, conf.memory_bytes, conf.max_record_bytes, turn)
+        told: dict[str, Any] = {}
+        figures = lambda: {"records": staging.records, **held.figures(), **told}  # noqa: E731
+        try:
+            with reported(self.spec, "producer", figures) as held.on_open:
+                for batch in codec.items(source):
+                    staging.add(batch)
+                    yield from batches_of(held.ready())
+                staging.close()
+                digest = staging.digest()
+                told["digest"] = digest.hex()
+                yield from batches_of(held.close(digest))
+        except BaseException:  # a task that is killed in the middle too
+            held.abandon()
+            raise
 
 
 @dataclass(frozen=True)
 class ReduceSide:
-    """Converts blocks to batches and calls the user's function: the function of the second ``mapInArrow``."""
+    """Calls the user's function with the batches of each partition: the function of the second ``mapInArrow``."""
 
     spec: ExchangeSpec
     func: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
-    def __call__(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        counts = {"records": 0, "bytes": 0}
-        given = Given()
-        with reported(self.spec, "consumer", lambda: counts):
-            yield from self.func(given.items(self._batches(source, counts)))
-            given.check()
+    def batches(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """See :class:`fastbuf_spark.worker.chains.Head`."""
+        counts, begin = {"records": 0, "bytes": 0}, time.monotonic()
+        with reported(self.spec, "consumer", lambda: {**counts, "elapsed": time.monotonic() - begin}):
+            for blocks in _partitions(self.spec, source):
+                given = Given()
+                yield from self.func(given.items(self._decoded(blocks, counts)))
+                given.check()
 
-    def _batches(self, source: Iterator[pa.RecordBatch], counts: dict[str, int]) -> Iterator[pa.RecordBatch]:
+    chained = batches
+
+    def then(self, link: Callable[[Any], Iterable[pa.RecordBatch]]) -> ReduceSide:
+        """The same, with ``link`` called on the function's output, for each partition."""
+        return replace(self, func=(self.func if isinstance(self.func, Chain) else Chain((self.func,))).then(link))
+
+    def _decoded(self, blocks: Iterable[Any], counts: dict[str, int]) -> Iterator[pa.RecordBatch]:
         from fastbuf.serializers.assemble import BatchAssembler
         from fastbuf.serializers.columnar import ColumnarSerializer
 
@@ -233,67 +217,103 @@ class ReduceSide:
         assert isinstance(codec, BatchCodec)
         fingerprint = ColumnarSerializer(codec.schema).fingerprint
         assembler = BatchAssembler(codec.schema)
-        for shipped in source:
-            for block in shipped.column(1):
-                buffer = block.as_buffer()
-                records, body = check_block(buffer, KIND_COLUMNAR, fingerprint)
-                held = assembler.rows
-                assembler.add_elements(body)
-                if assembler.rows - held != records:
-                    raise count_mismatch(records, assembler.rows - held)
-                counts["records"] += records
-                counts["bytes"] += len(buffer)
-                if assembler.rows >= conf.batch_rows or assembler.nbytes >= conf.batch_bytes:
-                    yield from codec.opened(assembler.batch(), conf.most_rows)
+        for block in blocks:
+            records, body = check_block(block, KIND_COLUMNAR, fingerprint)
+            before = assembler.rows
+            assembler.add_elements(body)
+            if assembler.rows - before != records:
+                raise count_mismatch(records, assembler.rows - before)
+            counts["records"] += records
+            counts["bytes"] += len(block)
+            if assembler.rows >= conf.batch_rows or assembler.nbytes >= conf.batch_bytes:
+                yield from codec.opened(assembler.batch(), conf.most_rows)
         if assembler.rows:
             yield from codec.opened(assembler.batch(), conf.most_rows)
 
 
+def _partitions(spec: ExchangeSpec, source: Iterable[pa.RecordBatch]) -> Iterator[Iterator[Any]]:
+    """The blocks of each partition that this task serves."""
+    described = (_description(spec, row.as_buffer()) for batch in source for row in batch.column(1))
+    if spec.sections.is_one_each:
+        yield _blocks(described)
+        return
+    files = list(described)
+    section = files[0].section if files else _task_number() % spec.sections.tasks
+    for partition in spec.sections.range(section):
+        with serving(partition):
+            yield chain.from_iterable(each.blocks(partition) for each in files)
+
+
+def _blocks(described: Iterable[Description]) -> Iterator[Any]:
+    """All blocks, of sections that have one partition."""
+    return chain.from_iterable(each.blocks(each.section) for each in described)
+
+
+def _description(spec: ExchangeSpec, data: Any) -> Description:
+    return Description(data, lambda number: root_of(spec.held_directories, spec.exchange, number))
+
+
 @dataclass(frozen=True)
 class RecordMapSide:
-    """Converts an RDD's records to (partition, block) pairs; a block has one group."""
+    """Writes an RDD's records to the task's file; a block has one group."""
 
     spec: ExchangeSpec
 
-    def __call__(self, source: Iterable[Any]) -> Iterator[tuple[int, bytes]]:
-        codec, conf = self.spec.codec, self.spec.conf
+    def __call__(self, source: Iterable[Any]) -> Iterator[Row]:
+        import numpy as np
+
+        codec, conf, partitions = self.spec.codec, self.spec.conf, self.spec.partitions
         assert isinstance(codec, RecordCodec)
-        serializer = codec.serializer(conf.checksum)
-        budget = max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES, conf.memory_bytes // self.spec.partitions))
-        reading = codec.reading(group_bytes=budget)
-        sent = 0
-        with reported(self.spec, "producer", lambda: {"records": reading.rows, "bytes": sent}):
-            for pid, group in reading.items(source):
-                block = serializer.dumps((group,))
-                sent += len(block)
-                yield pid, block
+        serializer = codec.serializer(True)
+        held = _held_file(self.spec)
+        reading = codec.reading(group_bytes=max(LEAST_BLOCK_BYTES, min(GROUP_BYTES, conf.memory_bytes // partitions)))
+        totals = np.zeros(partitions, np.int64)
+        told: dict[str, Any] = {}
+        figures = lambda: {"records": reading.rows, **held.figures(), **told}  # noqa: E731
+        try:
+            with reported(self.spec, "producer", figures) as held.on_open:
+                for partition, group in reading.items(source):
+                    totals[partition] += codec.count((partition, group))
+                    held.write(partition, serializer.dumps((group,)))
+                    yield from held.ready()
+                digest = placing_digest(totals, reading.proof)
+                told["digest"] = digest.hex()
+                yield from held.close(digest)
+        except BaseException:
+            held.abandon()
+            raise
 
 
 @dataclass(frozen=True)
 class RecordReduceSide:
-    """Converts blocks to groups of records, and calls a function with them."""
+    """Reads groups of records, and calls a function with them."""
 
     spec: ExchangeSpec
     func: Callable[[Iterator[Any]], Iterable[Any]] = iter
 
     def __call__(self, source: Iterable[bytes]) -> Iterator[Any]:
-        counts = {"records": 0, "bytes": 0}
-        with reported(self.spec, "consumer", lambda: counts):
+        counts, begin = {"records": 0, "bytes": 0}, time.monotonic()
+        with reported(self.spec, "consumer", lambda: {**counts, "elapsed": time.monotonic() - begin}):
             yield from self.func(self._lists(source, counts))
 
     def _lists(self, source: Iterable[bytes], counts: dict[str, int]) -> Iterator[bytes | list[Any]]:
         codec = self.spec.codec
         assert isinstance(codec, RecordCodec)
-        serializer = codec.serializer(self.spec.conf.checksum)
-        for block in source:
+        serializer = codec.serializer(True)
+        for block in _blocks(_description(self.spec, data) for data in source):
             (group,) = serializer.loads(block)
             counts["records"] += codec.count((0, group))
             counts["bytes"] += len(block)
             yield codec.group((0, group))
 
 
-def _partition() -> int:
-    """The partition of this task."""
+def placing_digest(totals: np.ndarray, keys: int) -> bytes:
+    """What attempts of a map task have in common if they place the same rows: rows of each partition, sum of keys."""
+    return blake2b(totals.tobytes() + (keys & (1 << 64) - 1).to_bytes(8, "little"), digest_size=8).digest()
+
+
+def _task_number() -> int:
+    """The partition of this task, as Spark numbers it."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

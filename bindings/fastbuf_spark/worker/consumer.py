@@ -16,6 +16,7 @@ from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.wire import cause_of, data_secret
 from fastbuf_spark.worker.chains import Chain
 from fastbuf_spark.worker.control import REASON_WAIT_S, Control, StageFailed, words
+from fastbuf_spark.worker.held import EXECUTION
 from fastbuf_spark.worker.memory import environment
 from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
 from fastbuf_spark.worker.watch import Outlet, TaskClock, Watch, state_of, times
@@ -23,7 +24,6 @@ from fastbuf_spark.worker.watch import Outlet, TaskClock, Watch, state_of, times
 if TYPE_CHECKING:
     import pyarrow as pa
 
-EXECUTION = "spark.sql.execution.id"  #: Spark's id of the action that a task of a DataFrame serves
 EPOCH = "fastbuf.epoch"  #: a local property of the producers' job: the epoch of its run
 #: Local properties of Spark's that the producers' job takes over, beside the user's own; and the others
 OF_JOBS = ("spark.jobGroup.id", "spark.job.interruptOnCancel", "spark.job.tags", "spark.scheduler.pool")

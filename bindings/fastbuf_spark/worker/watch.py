@@ -14,6 +14,7 @@ from fastbuf.monitor.figures import MOST_BYTES, Shares, bounded
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.worker.control import Control, Unreached, words
+from fastbuf_spark.worker.held import HeldRowsLost
 from fastbuf_spark.worker.memory import addresses_left, one_heap_for_all_threads
 from fastbuf_spark.worker.task_input import TaskInput
 
@@ -208,12 +209,23 @@ class Watch(Regularly):
 _unreached: set[tuple[str, int]] = set()  # addresses that this process has tried in vain, as behind a firewall
 
 
+def _lost_rows(error: BaseException | None) -> dict[str, list[Any]]:
+    """The map task whose rows a task has not found, if that is why it failed: folder and number."""
+    while error is not None:
+        if isinstance(error, HeldRowsLost):
+            return {"lost": [error.folder, error.number]}
+        error = error.__cause__ or error.__context__
+    return {}
+
+
 @contextlib.contextmanager
-def reported(spec: ExchangeSpec, side: str, figures: Callable[[], dict[str, Any]]) -> Iterator[None]:
+def reported(spec: ExchangeSpec, side: str, figures: Callable[[], dict[str, Any]]) -> Iterator[Callable[[], None]]:
     """Tells the driver a task's figures once a second while the block runs, and at its end; of an error, what it says.
 
     For tasks that need the driver for nothing else: one that ends within a second connects once, at its end.  That the
-    driver cannot be told is no failure of the task; and it is tried once in a process.
+    driver cannot be told is no failure of the task; and it is tried once in a process.  The block gets a function that
+    tells the figures at once.  A map task waits at its end until the driver has heard it, since the driver compares it
+    with earlier attempts.
     """
     from pyspark import TaskContext
 
@@ -227,8 +239,8 @@ def reported(spec: ExchangeSpec, side: str, figures: Callable[[], dict[str, Any]
         "attempt": context.taskAttemptId(),
     }
     address = spec.address
-    if address is None or not spec.conf.monitor:
-        yield
+    if address is None:
+        yield lambda: None
         return
     if addresses_left() is not None:
         one_heap_for_all_threads()
@@ -247,12 +259,16 @@ def reported(spec: ExchangeSpec, side: str, figures: Callable[[], dict[str, Any]
                     raise
             return control
 
-        def tell(due: float) -> None:
+        def tell(due: float = 0.0) -> None:
             connected().tell({**about, "stats": {**plain(figures()), "state": "runs"}})
 
+        def tell_now() -> None:
+            with contextlib.suppress(Exception):
+                tell()
+
         try:
-            with Regularly(tell, EVERY_S, EVERY_S):
-                yield
+            with Regularly(tell, EVERY_S, EVERY_S) if spec.conf.monitor else contextlib.nullcontext():
+                yield tell_now
         except GeneratorExit:  # nobody needs the rest; of a task without this message it would be asked how it died
             if control is not None:
                 with contextlib.suppress(Exception):
@@ -260,7 +276,10 @@ def reported(spec: ExchangeSpec, side: str, figures: Callable[[], dict[str, Any]
             raise
         except Exception as error:
             with contextlib.suppress(Exception):
-                connected().send({**about, "stats": {"failed": words(error)}})
+                connected().send({**about, "stats": {"failed": words(error)}, **_lost_rows(error)})
             raise
         with contextlib.suppress(Exception):
-            connected().send({**about, "stats": plain(figures())})
+            asks = side == "producer"
+            connected().send({**about, "stats": plain(figures()), "asks": asks})
+            if asks:
+                connected().expect("heard", timeout=REACH_S)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ResourceError
 from fastbuf_spark.java_text import java_float
+from fastbuf_spark.worker import serving
 from fastbuf_spark.worker.order import codes, sorting, starts
 
 if TYPE_CHECKING:
@@ -154,12 +155,9 @@ class Attempt:
     """The files of one attempt of a task."""
 
     def __init__(self, write: Write) -> None:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
         self._write = write
         self._name = secrets.token_hex(8)
-        self._number = 0 if context is None else context.partitionId()
+        self._number = serving.partition()
         self._files: dict[str, _File] = {}
         self._count = 0
         self._held = 0

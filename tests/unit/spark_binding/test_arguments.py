@@ -271,12 +271,15 @@ def test_the_function_before_gets_and_gives_the_names_it_should() -> None:
 
 def test_a_record_that_is_too_long_for_a_block() -> None:
     batch = pa.record_batch({"k": [1, 2], "s": ["x", "x" * 50_000]})
-    staging = Staging(batch.schema, (0,), 2, 1 << 20, False, max_record_bytes=40_000)
+    blocks: list[tuple[int, int]] = []
+    sink = SimpleNamespace(write=lambda partition, block: blocks.append((partition, len(block))))
+    codec = BatchCodec(batch.schema, (0,))
+    staging = Staging(codec, 2, sink, 1 << 20, 40_000)  # type: ignore[arg-type]
     with pytest.raises(RecordTooLong, match=r"of 500\d\d bytes is longer than max_record_bytes \(40000\).*maxRecord"):
-        list(staging.add(batch))
+        staging.add(batch)
     small = pa.record_batch({"k": [1], "s": ["x" * 5000]})
     with pytest.raises(RecordTooLong, match=r"longer than max_record_bytes \(4096\)"):
-        list(Staging(batch.schema, (0,), 2, 1 << 20, False, max_record_bytes=4096).add(small))
+        Staging(codec, 2, sink, 1 << 20, 4096).add(small)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

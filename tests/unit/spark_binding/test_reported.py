@@ -165,3 +165,49 @@ def test_whoever_advises_hears_of_each_consumer_that_is_done() -> None:
     runs.tells("b", "consumer", 0, 2, 11, {"records": 1}, 0.0)
     runs.tells("c", "consumer", 1, 2, 12, {"records": 1}, 0.0)
     assert heard == [1, 2]
+
+
+def refusals() -> tuple[Told, list[tuple[int, str]]]:
+    told, refused = Told(), []
+    told.runs._refuse = lambda stage, reason: refused.append((stage, reason))
+    return told, refused
+
+
+def test_a_map_task_that_places_its_rows_otherwise_is_refused_if_a_consumer_has_ended() -> None:
+    told, refused = refusals()
+    told(1, "producer", 0, 7, digest="a")
+    told(2, "producer", 1, 7, digest="b")
+    told(3, "consumer", 0, 8, elapsed=0.5, now=2.0)
+    told(4, "producer", 1, 7, digest="b", now=3.0)  # Spark runs it again: the same rows
+    assert not refused
+    told(5, "producer", 0, 7, digest="c", now=4.0)
+    ((stage, reason),) = refused
+    assert stage == 7
+    assert "map task 0 ran again and placed its rows otherwise" in reason
+
+
+def test_one_that_runs_again_before_the_consumers_begin_is_not_refused() -> None:
+    told, refused = refusals()
+    told(1, "producer", 0, 7, digest="a", now=1.0)
+    told(2, "producer", 0, 7, digest="c", now=2.0)  # as of speculation
+    told(3, "consumer", 0, 8, elapsed=0.5, now=3.0)
+    assert not refused
+    told(4, "consumer", 1, 8, elapsed=2.5, now=4.0)  # it may have read the first attempt
+    assert [stage for stage, _ in refused] == [8]
+
+
+def test_a_lost_task_that_an_adaptive_plan_runs_again_as_another_stage() -> None:
+    told, refused = refusals()
+    told(1, "producer", 0, 7, digest="a", folder="x/5", now=1.0)
+    told(2, "consumer", 0, 8, elapsed=0.1, now=2.0)
+    told(3, "producer", 0, 9, digest="c", folder="x/5", now=3.0)
+    assert [stage for stage, _ in refused] == [9]
+
+
+def test_each_run_of_an_exchange_has_attempts_of_its_own() -> None:
+    told, refused = refusals()
+    told(1, "producer", 0, 7, digest="a", now=1.0)
+    told(2, "consumer", 0, 8, elapsed=0.1, now=2.0)
+    told(3, "producer", 0, 9, digest="c", now=3.0)  # the next action reads its input anew
+    told(4, "consumer", 0, 10, elapsed=0.1, now=4.0)
+    assert not refused

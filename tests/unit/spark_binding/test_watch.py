@@ -464,7 +464,8 @@ def test_a_driver_that_never_answers_holds_up_a_process_once(
     silent: tuple[str, int], monitor: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pyspark = pytest.importorskip("pyspark", reason="the binding is PySpark's")
-    one = types.SimpleNamespace(partitionId=lambda: 0, stageId=lambda: 0, taskAttemptId=lambda: 0)
+    numbers = ("partitionId", "stageId", "taskAttemptId")
+    one = types.SimpleNamespace(**dict.fromkeys(numbers, lambda: 0))
     monkeypatch.setattr(pyspark.TaskContext, "get", lambda: one)
     monkeypatch.setattr(watch, "REACH_S", 0.5)
     monkeypatch.setattr(watch, "one_heap_for_all_threads", lambda: None)
@@ -476,6 +477,5 @@ def test_a_driver_that_never_answers_holds_up_a_process_once(
         with watch.reported(spec, "producer", dict):
             pass
         took.append(time.monotonic() - begin)
-    assert (took[0] > 0.4) is monitor
-    assert took[0] < 5.0
+    assert 0.4 < took[0] < 5.0
     assert took[1] < 0.3
