@@ -1,5 +1,13 @@
 """The errors of fastbuf.  Each is a :class:`FastbufError` and also a builtin that it resembles."""
 
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+from collections.abc import Iterator
+
 
 def text_of(kind: type[BaseException], value: BaseException | None) -> str:
     """Type and text of an exception; the type alone if it has no text, or if its ``__str__`` raises."""
@@ -27,6 +35,34 @@ def left_by(who: str, kind: type[BaseException], value: BaseException | None) ->
     return text_of(kind, value)
 
 
+DENIALS = (errno.EPERM, errno.EACCES, errno.ENOSYS)  #: what sandboxes answer
+
+
+def strerror(number: int) -> str:
+    """What the system says of an error; with the limit, if no descriptor is left, or that a sandbox may have denied it."""
+    text = os.strerror(number)
+    if number == errno.ENFILE:
+        return f"{text}; the limit of descriptors is this machine's (sysctl fs.file-max)"
+    if number == errno.EMFILE:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return f"{text}; the limit of this process is {soft} descriptors (ulimit -n, up to {hard})"
+    if number in DENIALS:
+        return f"{text}; does a sandbox deny it?"
+    return text
+
+
+@contextlib.contextmanager
+def descriptors_for(what: str) -> Iterator[None]:
+    """Within it, an error for want of a descriptor, or with such a cause, becomes a ResourceError with the limit."""
+    try:
+        yield
+    except OSError as error:
+        for met in (error, error.__cause__):
+            if isinstance(met, OSError) and met.errno in (errno.EMFILE, errno.ENFILE):
+                raise ResourceError(f"{what}: {strerror(met.errno)}") from error
+        raise
+
+
 class FastbufError(Exception):
     """Base of all errors of fastbuf."""
 
@@ -36,7 +72,7 @@ class ConfigError(FastbufError, ValueError):
 
 
 class ResourceError(FastbufError, MemoryError):
-    """The memory asked for cannot be had: the message has the figures and the setting to change."""
+    """Memory, descriptors or threads cannot be had: the message has the figures and the setting to change."""
 
 
 class PoolTimeout(FastbufError, TimeoutError):

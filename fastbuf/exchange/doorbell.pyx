@@ -9,7 +9,7 @@ from fastbuf._native.atomics cimport *
 from fastbuf._native.files cimport fb_map_shared, fb_memfd, fb_unmap
 from fastbuf._native.sockets cimport close, eventfd_write
 
-from fastbuf.errors import ConfigError, ResourceError
+from fastbuf.errors import ConfigError, ResourceError, strerror
 from fastbuf.memory.layout import PAGE, require_sealed
 
 
@@ -56,7 +56,7 @@ cdef class Doorbell:
             self.fd = fb_memfd("fastbuf-bell", PAGE)
             self.bell = <Bell *> fb_map_shared(PAGE, self.fd, True) if self.fd >= 0 else NULL
             if self.bell == NULL:
-                raise ResourceError(f"no memory for a doorbell: {os.strerror(errno)}")
+                raise ResourceError(f"no doorbell in shared memory: {strerror(errno)}")
             self.length = PAGE
             fb_event_init_shared(&self.bell.event)
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, overload
 
 from fastbuf.checks import flag, instance, named_host, one_of, port, whole
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, TRANSPORTS, ExchangeConfig, TlsConfig
-from fastbuf.errors import ConfigError, ExchangeClosed, FastbufError, ResourceError, left_by
+from fastbuf.errors import ConfigError, ExchangeClosed, ResourceError, descriptors_for, left_by
 from fastbuf.exchange.address import GateAddress, check_secret, new_secret, schema_key
 from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.channel_selector import ChannelSelector, forward, round_robin
@@ -181,10 +181,10 @@ class ShuffleEnvironment:
         ConfigError
             A gate has a secret that is too short for this address, or the environment listens already.
         ResourceError
-            No port of the range is free.
+            No port of the range is free, or this process may open no more files or start no more threads.
         """
         _check_address(host, ports)
-        with self._lock:
+        with self._lock, descriptors_for(f"to listen on {host}"):
             self._check()
             self._check_secrets(host)
             self.address = address = self.transport("tcp").listen(host, ports)
@@ -192,10 +192,9 @@ class ShuffleEnvironment:
         for name in TRANSPORTS[1:]:
             if name != "tcp" and not transport_lacks(name, self):
                 try:
-                    self.transport(name).listen(address[0], (address[1], address[1]))
-                except (OSError, RuntimeError) as error:  # no descriptor or thread is left for it
-                    if isinstance(error, FastbufError):
-                        raise
+                    with descriptors_for(f"to listen beside {host}:{address[1]}"):
+                        self.transport(name).listen(address[0], (address[1], address[1]))
+                except (OSError, ResourceError) as error:  # no descriptor or thread is left for it
                     warn_once(f"transport {name!r} cannot listen here ({error}): others reach this process through TCP")
         return address
 

@@ -41,7 +41,7 @@ from fastbuf.serializers.serializer cimport Serializer
 from fastbuf.checks import MOST_SEGMENTS, one_of, timeout_or_none, whole
 from fastbuf.config import FLOW_CONTROLS
 from fastbuf.errors import (
-    ConfigError, ExchangeClosed, ResourceError, SchemaMismatch, SequenceError, StallTimeout, left_by,
+    ConfigError, ExchangeClosed, ResourceError, SchemaMismatch, SequenceError, StallTimeout, left_by, strerror,
 )
 from fastbuf.exchange import asynchronous
 from fastbuf.exchange.address import GateAddress, schema_key
@@ -558,8 +558,7 @@ on_error="raise")\n--\n
         if self.wake_fd < 0:
             self.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
             if self.wake_fd < 0:
-                raise ResourceError(f"no eventfd for gate {self.gate_id}: {os.strerror(errno)} (see ulimit -n, or what "
-                                    f"the sandbox allows)")
+                raise ResourceError(f"no eventfd for gate {self.gate_id}: {strerror(errno)}")
             fb_u32_store_release(&self.core.wake_fd, <uint32_t> self.wake_fd)
         return self.wake_fd
 

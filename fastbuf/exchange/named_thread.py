@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from fastbuf.errors import ResourceError
+
 _KERNEL_BYTES = 15  # longest thread name in the kernel; only Python 3.14 and later set it
 
 
@@ -15,7 +17,7 @@ def named_thread(run: Callable[..., Any], name: str, *arguments: Any) -> threadi
 
     Its owner has it before it starts, and can end it if an interrupt comes meanwhile.
     """
-    return threading.Thread(target=_run, args=(run, name, *arguments), name=name, daemon=True)
+    return _Thread(target=_run, args=(run, name, *arguments), name=name, daemon=True)
 
 
 def start_thread(run: Callable[..., Any], name: str, *arguments: Any) -> threading.Thread:
@@ -23,6 +25,17 @@ def start_thread(run: Callable[..., Any], name: str, *arguments: Any) -> threadi
     thread = named_thread(run, name, *arguments)
     thread.start()
     return thread
+
+
+class _Thread(threading.Thread):
+    def start(self) -> None:
+        try:
+            super().start()
+        except RuntimeError as error:
+            raise ResourceError(
+                f"thread {self.name!r} cannot be started: {error}; this process has {threading.active_count()} of "
+                "Python's: raise ulimit -u, or the most processes that its container may have (pids.max)"
+            ) from error
 
 
 def _run(run: Callable[..., Any], name: str, *arguments: Any) -> None:

@@ -5,8 +5,6 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, strlen
 
-import os
-
 from fastbuf._native.atomics cimport *
 from fastbuf._native.files cimport fb_map_shared, fb_memfd, fb_unmap
 from fastbuf._native.sockets cimport close
@@ -18,7 +16,7 @@ from fastbuf.exchange.result_subpartition cimport Slot, Subpartition, sub_close,
 from fastbuf.exchange.shared_block cimport *
 from fastbuf.memory.pool_core cimport segment_recycle
 
-from fastbuf.errors import ResourceError
+from fastbuf.errors import ResourceError, strerror
 from fastbuf.memory.layout import PAGE
 
 
@@ -180,7 +178,7 @@ cdef class SharedWriter:
         block = <SharedBlock *> fb_map_shared(self.length, self.fd, True) if self.fd >= 0 else NULL
         if block == NULL:
             raise ResourceError(
-                f"no memory for the shared block of a channel ({self.length} bytes): {os.strerror(errno)}")
+                f"no shared block for a channel ({self.length} bytes): {strerror(errno)}")
         block.magic = MAGIC
         block.version = VERSION
         block.slots = slots

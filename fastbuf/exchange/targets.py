@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.checks import named_host, port, whole
 from fastbuf.config import TRANSPORTS
-from fastbuf.errors import ConfigError, PeerLost
+from fastbuf.errors import ConfigError, PeerLost, descriptors_for
 from fastbuf.exchange.address import GateAddress, gate_key
 from fastbuf.exchange.connection import NobodyListens, Refused, transport_lacks
 from fastbuf.exchange.input_gate import InputGate
@@ -47,7 +47,8 @@ def reach(environment: ShuffleEnvironment, partition: ResultPartition, index: in
     deadline = time.monotonic() + partition.config.connect_timeout_s
     while True:
         try:
-            _connect(environment, partition, index, address, credentials)
+            with descriptors_for(f"to connect consumer {host}:{number}"):
+                _connect(environment, partition, index, address, credentials)
             break
         except PeerLost as error:
             if not isinstance(error.__cause__, ConnectionRefusedError | NobodyListens):

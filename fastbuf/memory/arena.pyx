@@ -9,7 +9,7 @@ import os
 
 from fastbuf._native.files cimport *
 from fastbuf.checks import flag, segment_bytes, whole
-from fastbuf.errors import FastbufError, ResourceError, SegmentExported
+from fastbuf.errors import FastbufError, ResourceError, SegmentExported, strerror
 from fastbuf.fork_safe import rests_for_fork
 from fastbuf.memory.debug_checks cimport GUARD
 from fastbuf.memory.layout import ArenaLayout
@@ -80,7 +80,7 @@ cdef class Arena:
             fd = fb_memfd("fastbuf", layout.file_length)
             if fd < 0:
                 raise ResourceError(
-                    f"memfd_create of {length} bytes: {os.strerror(errno)}; NetworkBufferPool(memfd=False) does without"
+                    f"memfd_create of {length} bytes: {strerror(errno)}; NetworkBufferPool(memfd=False) does without"
                 )
         base = fb_map(length, fd)
         if base == NULL:

@@ -21,7 +21,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-from fastbuf.errors import ConfigError
+from fastbuf.errors import DENIALS, ConfigError
 
 PAGE = os.sysconf("SC_PAGESIZE")
 MAGIC = b"fbArena\0"
@@ -31,7 +31,6 @@ _CHECKSUM = struct.Struct("<I")
 _F_GET_SEALS = getattr(fcntl, "F_GET_SEALS", 1034)
 _F_ADD_SEALS = getattr(fcntl, "F_ADD_SEALS", 1033)
 _F_SEAL_SHRINK = 0x0002
-_DENIALS = (errno.EPERM, errno.EACCES, errno.ENOSYS)  # what sandboxes answer
 
 
 def require_sealed(fd: int, source: str) -> None:
@@ -60,7 +59,7 @@ def memfd_denied() -> str:
     try:
         fd = os.memfd_create("fastbuf-try", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
-        return f"memfd_create: {error.strerror}" if error.errno in _DENIALS else ""  # else the real one tells
+        return f"memfd_create: {error.strerror}" if error.errno in DENIALS else ""  # else the real one tells
     try:
         fcntl.fcntl(fd, _F_ADD_SEALS, _F_SEAL_SHRINK)
     except OSError as error:

@@ -6,12 +6,11 @@ from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from posix.unistd cimport close
 
-import os
 import threading
 
 from fastbuf._native.atomics cimport *
 from fastbuf.checks import timeout_or_none, whole
-from fastbuf.errors import FastbufError, PoolDestroyed, PoolTimeout, ResourceError
+from fastbuf.errors import FastbufError, PoolDestroyed, PoolTimeout, ResourceError, strerror
 from fastbuf.memory.free_list cimport list_depth
 from fastbuf.memory.memory_segment cimport segment_adopt, segments_adopt, segments_recycle
 from fastbuf.memory.pool_claims cimport local_destroy, local_figures, raise_peak
@@ -171,8 +170,7 @@ cdef class LocalBufferPool:
     cdef open_eventfd(self):
         cdef int fd = fb_event_fd()
         if fd < 0:
-            raise ResourceError(f"no eventfd for the tasks that wait for pool {self.name!r}: {os.strerror(errno)} (see "
-                                f"ulimit -n, or what the sandbox allows)")
+            raise ResourceError(f"no eventfd for the tasks that wait for pool {self.name!r}: {strerror(errno)}")
         self.eventfd = fd
         local_set_signal(self.core, fd)
 

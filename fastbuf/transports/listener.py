@@ -15,14 +15,14 @@ import threading
 import time
 from typing import Any, Protocol
 
-from fastbuf.errors import ConfigError, ExchangeError, PeerLost, ResourceError
+from fastbuf.errors import ConfigError, ExchangeError, PeerLost, ResourceError, descriptors_for
 from fastbuf.exchange.named_thread import named_thread
 from fastbuf.fork_safe import child_closes, openssl, socket_pair
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.addresses import host_of, listen
 from fastbuf.transports.applicant import Applicant, Refused
 from fastbuf.transports.socket_options import tune
-from fastbuf.transports.strangers import PROOF_TIME_S, Stranger, Strangers, newcomers
+from fastbuf.transports.strangers import PROOF_TIME_S, Stranger, Strangers
 
 _WANT_READ, _WANT_WRITE = (ssl.SSLWantReadError,), (ssl.SSLWantWriteError,)
 
@@ -84,11 +84,14 @@ class Listener:
     def __init__(self, host: str, ports: tuple[int, int], desk: Desk, tls: ssl.SSLContext | None = None) -> None:
         self._desk = desk
         self._tls = tls
-        self._socket = self._bind(host, ports)
-        name = self._socket.getsockname()
-        self.address: tuple[str, int] = host_of(name), int(name[1])
-        self._wake_in, self._wake_out = socket_pair()
-        self._messages_fd = desk.messages_fd()
+        with contextlib.ExitStack() as opened:  # closed if the next one cannot be had
+            self._socket = opened.enter_context(self._bind(host, ports))
+            name = self._socket.getsockname()
+            self.address: tuple[str, int] = host_of(name), int(name[1])
+            self._wake_in, self._wake_out = map(opened.enter_context, socket_pair())
+            self._messages_fd = desk.messages_fd()
+            self._selector = child_closes(opened.enter_context(selectors.DefaultSelector()))
+            opened.pop_all()
         self._closing = False
         self.strangers: Strangers[_Stranger] = Strangers(f"the listener on {self.address[0]}:{self.address[1]}")
         self._joining: dict[tuple[int, int], tuple[Applicant, float]] = {}
@@ -104,7 +107,8 @@ class Listener:
         if not 0 <= low <= high <= 65535:
             raise ConfigError(f"port range {low}..{high}: two ports between 0 and 65535, the lower first")
         try:
-            sock = listen(host, ports)
+            with descriptors_for(f"cannot listen on {host}"):
+                sock = listen(host, ports)
         except OSError as error:
             raise ResourceError(f"cannot listen on {host}, ports {low}..{high}: {error}; choose other ones") from error
         sock.setblocking(False)
@@ -120,13 +124,13 @@ class Listener:
             self._thread.join(5.0)
         with contextlib.suppress(OSError):  # closing is not enough: a forked child may have a duplicate
             self._socket.shutdown(socket.SHUT_RDWR)
-        for sock in (self._socket, self._wake_in, self._wake_out):
-            sock.close()
+        for ours in (self._socket, self._wake_in, self._wake_out, self._selector):
+            ours.close()
 
     # ---- the thread
 
     def _run(self) -> None:
-        with child_closes(selectors.DefaultSelector()) as selector:
+        with self._selector as selector:
             try:
                 for ours in (self._wake_in, self._messages_fd, self._socket):
                     selector.register(ours, selectors.EVENT_READ)
@@ -167,7 +171,7 @@ class Listener:
     # ---- connections
 
     def _accept(self, selector: selectors.BaseSelector) -> None:
-        for sock, address in newcomers(self._socket):
+        for sock, address in self.strangers.newcomers(self._socket):
             tune(sock)  # if the peer has closed it already, reading finds out
             stranger = _Stranger(sock, Applicant(self._desk.find_gate, 0, f"{host_of(address)}:{address[1]}"))
             stranger.shaken = self._tls is None

@@ -34,7 +34,7 @@ import weakref
 from collections.abc import Generator
 from typing import Any
 
-from fastbuf.errors import ExchangeClosed, FastbufError, PeerLost, SequenceError
+from fastbuf.errors import ExchangeClosed, FastbufError, PeerLost, ResourceError, SequenceError, strerror
 from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.connection import NobodyListens, Refused, register_transport, warn_once
 from fastbuf.exchange.doorbell import Doorbell
@@ -47,7 +47,7 @@ from fastbuf.transports import handshake as hs
 from fastbuf.transports.addresses import host_of
 from fastbuf.transports.applicant import Applicant
 from fastbuf.transports.memfd_greeting import ANSWERED, CANNOT_MAP, ENDED, IS_THERE, Fds, greet, serve
-from fastbuf.transports.strangers import PROOF_TIME_S, Stranger, Strangers, newcomers
+from fastbuf.transports.strangers import PROOF_TIME_S, Stranger, Strangers
 
 COLLECT_S = 0.05  # how often returned segments are collected while no writer of this process requests one
 PING_ASKS, PING_ANSWERS = b"?", b"!"
@@ -79,7 +79,7 @@ def _unix_socket() -> socket.socket:
     try:
         return child_closes(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
     except OSError as error:
-        raise Refused(f"no Unix socket can be made here ({error.strerror})") from error
+        raise Refused(f"no Unix socket can be made here ({strerror(error.errno or 0)})") from error
 
 
 def _pid(sock: socket.socket) -> int:
@@ -216,10 +216,12 @@ class MemfdTransport:
         self._lines: list[_Line] = []
         self._arenas: weakref.WeakValueDictionary[tuple[int, int], Arena] = weakref.WeakValueDictionary()
         self._listening: socket.socket | None = None
-        self._wake_in, self._wake_out = socket_pair()
+        with contextlib.ExitStack() as opened:  # closed if the next one cannot be had
+            self._wake_in, self._wake_out = map(opened.enter_context, socket_pair())
+            self._selector = child_closes(opened.enter_context(selectors.DefaultSelector()))
+            opened.pop_all()
         for sock in (self._wake_in, self._wake_out):
             sock.setblocking(False)
-        self._selector = child_closes(selectors.DefaultSelector())
         self._selector.register(self._wake_in, selectors.EVENT_READ)
         self.strangers: Strangers[_Stranger] = Strangers("shared memory")
         self._closed = False
@@ -235,7 +237,11 @@ class MemfdTransport:
             # thread.
             arguments = (weakref.ref(self), self._selector)
             self._thread = named_thread(_watch_lines, "fastbuf-memfd", *arguments)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except ResourceError:
+                self._thread = None  # the next one that needs it tries again
+                raise
         self._wake()
 
     def _wake(self) -> None:
@@ -258,10 +264,14 @@ class MemfdTransport:
             sock.close()
             return host, 0
         with self._lock:
+            try:
+                self._start()
+            except BaseException:  # nobody would answer callers
+                sock.close()
+                raise
             self._listening = sock
-            self._selector.register(sock, selectors.EVENT_READ)
             self.strangers = Strangers(f"the listener for shared memory beside {host}:{port}")
-            self._start()
+            self._selector.register(sock, selectors.EVENT_READ)
         return host, port
 
     def connect(self, partition: Any, index: int, target: tuple[str, int, int], channel: dict[str, Any]) -> None:
@@ -476,7 +486,7 @@ class MemfdTransport:
 
     def _accept(self) -> None:
         assert self._listening is not None
-        for sock, _ in newcomers(self._listening):
+        for sock, _ in self.strangers.newcomers(self._listening):
             stranger = _Stranger(sock, Applicant(self._find_gate, 0, f"process {_pid(sock)}"))
             loser = self.strangers.enter(stranger)
             self._selector.register(sock, selectors.EVENT_READ, stranger)

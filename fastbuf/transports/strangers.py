@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from typing import Any, Generic, TypeVar
 
+from fastbuf.errors import strerror
 from fastbuf.fork_safe import child_closes
 
 PLACES = 64  #: for callers from addresses that proved a secret, and as many for all others
@@ -25,22 +26,6 @@ KNOWN_ADDRESSES = 1024  #: addresses remembered
 WARN_EVERY_S = 60.0
 
 log = logging.getLogger("fastbuf")
-
-
-def newcomers(listening: socket.socket) -> Iterator[tuple[socket.socket, Any]]:
-    """Accept connections that wait, `TAKEN_IN` at the most; yields each, which does not block, and its address."""
-    for _ in range(TAKEN_IN):
-        try:
-            sock, address = listening.accept()
-        except BlockingIOError:
-            return
-        except OSError:
-            # Most likely there are no file descriptors left.  The peer stays in the backlog, so select would return
-            # again at once.
-            time.sleep(_PAUSE_S)
-            return
-        sock.setblocking(False)
-        yield child_closes(sock), address
 
 
 class Stranger:
@@ -77,7 +62,7 @@ class Strangers(Generic[S]):
         self._here: dict[S, None] = {}  # in order of arrival
         self._known: dict[Hashable, None] = {}  # in the order of their last proof
         self._round = 0
-        self._warned = -WARN_EVERY_S
+        self._warned = self._lacked = -WARN_EVERY_S
         self._told = (0, 0)
         self.proved = 0  #: callers that proved a secret
         self.refused = 0  #: callers refused because of a message
@@ -99,6 +84,32 @@ class Strangers(Generic[S]):
         return [s for s in self._here if s.deadline <= now]
 
     # ---- arrival and departure
+
+    def newcomers(self, listening: socket.socket) -> Iterator[tuple[socket.socket, Any]]:
+        """Accept connections that wait, `TAKEN_IN` at the most; yields each, which does not block, and its address."""
+        for _ in range(TAKEN_IN):
+            try:
+                sock, address = listening.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._cannot_accept(error)
+                # The peer stays in the backlog, so select would return again at once.
+                time.sleep(_PAUSE_S)
+                return
+            sock.setblocking(False)
+            yield child_closes(sock), address
+
+    def _cannot_accept(self, error: OSError) -> None:
+        now = time.monotonic()
+        if now >= self._lacked + WARN_EVERY_S:
+            self._lacked = now
+            log.warning(
+                "%s cannot accept callers, which wait: %s. At most one warning in %g s",
+                self._where,
+                strerror(error.errno or 0),
+                WARN_EVERY_S,
+            )
 
     def next_round(self) -> None:
         """All present callers have been handled."""

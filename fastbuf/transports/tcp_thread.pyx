@@ -16,7 +16,7 @@ from fastbuf.transports.tcp_guest cimport guest_init
 from fastbuf.transports.tcp_loop cimport COMMAND_STOP, Command, IoLoop, command_init, loop_main, loop_wake
 from fastbuf.transports.tcp_state cimport Connection, Message, Stream, connection_free, message_text, stream_free
 
-from fastbuf.errors import ExchangeClosed, ResourceError
+from fastbuf.errors import ExchangeClosed, ResourceError, strerror
 from fastbuf.fork_safe import rests_for_fork
 
 cdef enum:
@@ -55,16 +55,16 @@ cdef class IoThread:
                 epoll_ctl(self.loop.epoll_fd, EPOLL_CTL_ADD, self.loop.event_fd, &e) != 0:
             error = errno
             self._free()
-            raise ResourceError(
-                f"the I/O thread needs epoll_create1, epoll_ctl and eventfd2: {os.strerror(error)} (see ulimit -n, or "
-                f"what the sandbox allows)")
+            raise ResourceError(f"the I/O thread needs epoll_create1, epoll_ctl and eventfd2: {strerror(error)}")
         pthread_attr_init(&attributes)
         pthread_attr_setstacksize(&attributes, STACK_BYTES)
         rc = pthread_create(&self.loop.thread, &attributes, loop_main, self.loop)
         pthread_attr_destroy(&attributes)
         if rc != 0:
             self._free()
-            raise ResourceError(f"the I/O thread cannot be started: {os.strerror(rc)}")
+            raise ResourceError(
+                f"the I/O thread cannot be started: {os.strerror(rc)}; raise ulimit -u, or the most processes that its "
+                "container may have (pids.max)")
         rests_for_fork(self)
 
     cdef int check(self) except -1:
@@ -161,7 +161,7 @@ cdef class IoThread:
         if self.loop.all.inbox_fd < 0:
             self.loop.all.inbox_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
             if self.loop.all.inbox_fd < 0:
-                raise ResourceError("no descriptor for the listener's eventfd (see ulimit -n)")
+                raise ResourceError(f"no eventfd for the listener: {strerror(errno)}")
         return self.loop.all.inbox_fd
 
     cdef list take_inbox(self):

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from sandbox import Rule
 
 import fastbuf as fb
 from fastbuf.transports.listener import Listener
-from fastbuf.transports.memfd import MemfdTransport
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/platforms.md"
 AF_UNIX, SOL_SOCKET, SO_PEERCRED, IPPROTO_TCP, TCP_CONGESTION = 1, 1, 17, 6, 13
@@ -189,12 +189,31 @@ def test_a_listen_that_failed_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -
 def test_without_a_thread_for_shared_memory_it_listens_on_tcp(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with nothing_left(), fb.ShuffleEnvironment(segments=32, shared=True) as env:
+    """The next one that needs the thread starts it."""
+    start = threading.Thread.start
 
-        def no_thread(*arguments: object) -> None:
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "fastbuf-memfd":
             raise RuntimeError("can't start new thread")
+        start(thread)
 
-        monkeypatch.setattr(MemfdTransport, "_start", no_thread)
-        assert env.listen() == env.address
+    rows = fb.RowSerializer(fb.Schema.of(n="int64"))
+    with nothing_left(), fb.ShuffleEnvironment(segments=32, shared=True) as env:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refused)
+            assert env.listen() == env.address
         assert "can't start new thread" in caplog.text
+        assert "ulimit -u" in caplog.text
         assert "TCP" in caplog.text
+        with fb.ShuffleEnvironment(segments=32, shared=True) as far:
+            far.listen()
+            with env.create_input_gate(rows, channels=1) as gate:
+                with far.create_result_partition(rows, [gate.address]) as writer:
+                    writer.emit((1,))
+                    assert writer.stats()["transports"] == {"tcp": 1}
+                assert list(gate) == [(1,)]
+            with far.create_input_gate(rows, channels=1) as gate:
+                with env.create_result_partition(rows, [gate.address]) as writer:
+                    writer.emit((2,))
+                    assert writer.stats()["transports"] == {"memfd": 1}
+                assert list(gate) == [(2,)]
