@@ -457,9 +457,12 @@ class MemfdTransport:
         return timeout
 
     def _watch(self, line: _Line) -> None:
-        registered = self._selector.get_map()
+        # By number: the map's KeyError has the repr of what is not there, and under python -bb that of a socket whose
+        # name is bytes raises.
+        registered = {key.fd for key in self._selector.get_map().values()}
         for descriptor in (line.sock, line.pidfd):
-            if descriptor != -1 and line.open and descriptor not in registered:
+            number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
+            if number != -1 and line.open and number not in registered:
                 self._selector.register(descriptor, selectors.EVENT_READ)
 
     def _on(self, descriptor: Any, stranger: Any) -> None:

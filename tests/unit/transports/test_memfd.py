@@ -6,6 +6,9 @@ import asyncio
 import contextlib
 import mmap
 import socket
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -342,3 +345,23 @@ def test_a_consumer_that_has_enough_while_a_producer_connects(monkeypatch: pytes
         )
         assert until(lambda: writer.cancelled)
         writer.close()
+
+
+def test_bytes_that_may_not_become_text_by_accident() -> None:
+    """``python -bb``: the repr of a socket with an abstract name raises."""
+    script = """
+        import fastbuf as fb
+        rows = fb.RowSerializer(fb.Schema.of(n="int64"))
+        config = fb.ExchangeConfig(transport="memfd", connect_timeout_s=10.0)
+        made = (fb.ShuffleEnvironment(segments=32, shared=True) for _ in "ab")
+        with next(made) as far, next(made) as near:
+            far.listen()
+            with far.create_input_gate(rows, channels=1) as gate:
+                with near.create_result_partition(rows, [gate.address], config=config) as writer:
+                    writer.emit((1,))
+                assert list(gate) == [(1,)]
+    """
+    done = subprocess.run(
+        [sys.executable, "-bb", "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr[-2000:]
