@@ -45,6 +45,8 @@ LISTED = {
         "pandas_cogrouped_map.test_apply_in_pandas_returning_no_column_names_and_wrong_amount",
         "pandas_cogrouped_map.test_apply_in_pandas_returning_wrong_column_names",
         "pandas_cogrouped_map.test_different_group_key_cardinality",
+        "pandas_cogrouped_map.test_wrong_args",
+        "pandas_cogrouped_map.test_wrong_return_type",
     ),
     "group_by needs a key": (
         "arrow_grouped_map.test_apply_in_arrow_empty_groupby",
