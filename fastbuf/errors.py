@@ -39,13 +39,15 @@ DENIALS = (errno.EPERM, errno.EACCES, errno.ENOSYS)  #: what sandboxes answer
 
 
 def strerror(number: int) -> str:
-    """What the system says of an error; with the limit, if no descriptor is left, or that a sandbox may have denied it."""
+    """What the system says of an error; with the limit of descriptors, or the question of a sandbox, if it is that."""
     text = os.strerror(number)
     if number == errno.ENFILE:
         return f"{text}; the limit of descriptors is this machine's (sysctl fs.file-max)"
     if number == errno.EMFILE:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return f"{text}; the limit of this process is {soft} descriptors (ulimit -n, up to {hard})"
+        with contextlib.suppress(OSError):  # a sandbox denies the question
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            return f"{text}; the limit of this process is {soft} descriptors (ulimit -n, up to {hard})"
+        return f"{text}; raise the limit of descriptors (ulimit -n)"
     if number in DENIALS:
         return f"{text}; does a sandbox deny it?"
     return text

@@ -197,7 +197,6 @@ def test_without_a_thread_for_shared_memory_it_listens_on_tcp(
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    rows = fb.RowSerializer(fb.Schema.of(n="int64"))
     with nothing_left(), fb.ShuffleEnvironment(segments=32, shared=True) as env:
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refused)
@@ -207,13 +206,16 @@ def test_without_a_thread_for_shared_memory_it_listens_on_tcp(
         assert "TCP" in caplog.text
         with fb.ShuffleEnvironment(segments=32, shared=True) as far:
             far.listen()
-            with env.create_input_gate(rows, channels=1) as gate:
-                with far.create_result_partition(rows, [gate.address]) as writer:
-                    writer.emit((1,))
-                    assert writer.stats()["transports"] == {"tcp": 1}
-                assert list(gate) == [(1,)]
-            with far.create_input_gate(rows, channels=1) as gate:
-                with env.create_result_partition(rows, [gate.address]) as writer:
-                    writer.emit((2,))
-                    assert writer.stats()["transports"] == {"memfd": 1}
-                assert list(gate) == [(2,)]
+            assert between(far, env) == {"tcp": 1}
+            assert between(env, far) == {"memfd": 1}
+
+
+def between(producer: fb.ShuffleEnvironment, consumer: fb.ShuffleEnvironment) -> dict[str, int]:
+    """By which transport they exchange."""
+    rows = fb.RowSerializer(fb.Schema.of(n="int64"))
+    with consumer.create_input_gate(rows, channels=1) as gate:
+        with producer.create_result_partition(rows, [gate.address]) as writer:
+            writer.emit((1,))
+            used: dict[str, int] = writer.stats()["transports"]
+        assert list(gate) == [(1,)]
+    return used
