@@ -110,8 +110,8 @@ def map_in_arrow(
     shipped = None if before_schema is None else struct_type(before_schema)
     df, before, shipped, known = entered(df, before, shipped)
     checked = Checked(func, result_schema, iterables(df.sparkSession))
-    check_barrier(df.sparkSession, barrier, num_partitions)
     known["obstacle"] = special_tasks(barrier, profile)
+    check_barrier(df.sparkSession, barrier, num_partitions)
     made = staged(df, checked, result_schema, keys, num_partitions, before, shipped, mode, conf, **known)
     return made.to_df(barrier, profile)
 
