@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from fastbuf.errors import ConfigError, PreflightError
@@ -296,15 +295,16 @@ def held_directories(spark: Any, conf: ShuffleConf) -> str:
     """Where map tasks of a blocking exchange keep their rows; empty: these go through Spark's shuffle.
 
     Tasks on one host see each other's files, and so do those that share a directory.  The driver's own is the same for
-    all attempts of a task, and Spark removes it at the driver's end.  No file of ours is encrypted.
+    all attempts of a task, and Spark removes it at the driver's end.  No file of ours is encrypted; and on Connect nobody
+    would remove them.
     """
-    context = None if is_connect(spark) else getattr(spark, "sparkContext", spark)
-    read = spark.conf.get if context is None else partial(setting, context)
-    if str(read(ENCRYPTED, "false")).strip().lower() == "true":
+    if is_connect(spark):
         return ""
-    if conf.held_directory or context is None:
-        return conf.held_directory
-    return str(context._temp_dir) if str(context.master).startswith("local") else ""
+    context = getattr(spark, "sparkContext", spark)
+    if _true(context, ENCRYPTED):
+        return ""
+    own = str(context._temp_dir) if str(context.master).startswith("local") else ""
+    return conf.held_directory or own
 
 
 def remedy(sc: Any, slots: int) -> str:
