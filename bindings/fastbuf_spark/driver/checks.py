@@ -295,8 +295,8 @@ def held_directories(spark: Any, conf: ShuffleConf) -> str:
     """Where map tasks of a blocking exchange keep their rows; empty: these go through Spark's shuffle.
 
     Tasks on one host see each other's files, and so do those that share a directory.  The driver's own is the same for
-    all attempts of a task, and Spark removes it at the driver's end.  No file of ours is encrypted; and on Connect nobody
-    would remove them.
+    all attempts of a task, and Spark removes it at the driver's end.  No file of ours is encrypted; and on Connect
+    nobody would remove them.
     """
     if is_connect(spark):
         return ""
