@@ -6,11 +6,11 @@ import contextlib
 import ipaddress
 import secrets
 import socket
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastbuf.checks import named_host
 from fastbuf.checks import port as checked_port
-from fastbuf.errors import ConfigError
+from fastbuf.errors import ConfigError, SchemaMismatch, SequenceError
 from fastbuf.fork_safe import hmac_sha256
 from fastbuf.serializers import PickledSerializer, Serializer
 
@@ -96,3 +96,21 @@ def check_secret(gate_id: int, secret: bytes, serializer: Serializer, host: str)
         f"the secret of gate {gate_id} has {n} bytes and must have at least {LEAST_SECRET_BYTES}: {why}; leave "
         "secret= out (the gate then makes one, which is in gate.address), or give secrets.token_bytes(32)"
     )
+
+
+def check_producer(gate: Any, epoch: int, fingerprint: int) -> None:
+    """Raise if a producer of this epoch and schema does not belong to `gate`."""
+    own = schema_key(gate.serializer)
+    if epoch != gate.epoch:
+        raise SequenceError(f"the producer's epoch {epoch} is not this run's")
+    if fingerprint == own ^ 1:
+        raise SchemaMismatch(
+            "the producer and the consumer have one schema, but one of them has a RowSerializer and the other a "
+            "ColumnarSerializer: give both the same"
+        )
+    if fingerprint != own:
+        schema = gate.serializer.schema
+        raise SchemaMismatch(
+            f"the producer's schema {fingerprint:016x} is not the consumer's {own:016x}, "
+            f"{'pickles' if schema is None else schema.text}: give both the same serializer"
+        )

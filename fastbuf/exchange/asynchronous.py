@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
+import weakref
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +14,25 @@ from fastbuf.checks import timeout_or_none
 if TYPE_CHECKING:
     from fastbuf.exchange.input_gate import InputGate
 
-_SLICE_S = 0.05  # how often to check what no descriptor reports: the clock, a segment that becomes free
 _NOTHING = object()
+
+#: Who waits for each gate, in whatever loop.  Who clears its descriptor, which may have been written for another, wakes
+#: all of them.
+_waiting: weakref.WeakKeyDictionary[InputGate, list[asyncio.Future[None]]] = weakref.WeakKeyDictionary()
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
+def _wake_all(waiters: list[asyncio.Future[None]], loop: asyncio.AbstractEventLoop) -> None:
+    for woken in tuple(waiters):
+        if woken.get_loop() is loop:
+            _wake(woken)
+        else:
+            with contextlib.suppress(RuntimeError):  # that loop was closed
+                woken.get_loop().call_soon_threadsafe(_wake, woken)
 
 
 async def poll_async(gate: InputGate, timeout: float | None = None) -> Any:
@@ -25,32 +45,62 @@ async def poll_async(gate: InputGate, timeout: float | None = None) -> Any:
     """
     timeout = timeout_or_none(timeout)
     loop = asyncio.get_running_loop()
-    began = loop.time()
+    until = math.inf if timeout is None else loop.time() + timeout
     await asyncio.sleep(0)  # with data always there, other coroutines would never run; nothing is taken yet
+    waiters = _waiting.setdefault(gate, [])
     while True:
-        # The order of an eventcount: arm, check, sleep.  What arrives after the arming makes the descriptor readable.
-        descriptor = gate.arm_wake()
-        got = gate.poll(0)
-        if got is not None or gate.finished:
-            return got
-        now = loop.time()
-        waited = now - began
-        if timeout is not None and waited >= timeout:
-            return None
         woken: asyncio.Future[None] = loop.create_future()
-
-        def wake(woken: asyncio.Future[None] = woken) -> None:
-            if not woken.done():
-                woken.set_result(None)
-
-        timer = loop.call_later(gate.due_in(_SLICE_S if timeout is None else min(_SLICE_S, timeout - waited)), wake)
-        loop.add_reader(descriptor, wake)
+        waiters.append(woken)  # before it arms, so that others wake it from then on
         try:
-            await woken
+            # The order of an eventcount: arm, check, sleep.  What arrives after the arming makes the descriptor
+            # readable.
+            descriptor, cleared = gate.arm_wake()
+            if cleared and len(waiters) > 1:
+                _wake_all([other for other in waiters if other is not woken], loop)
+            got = gate.poll(0)
+            now = loop.time()
+            if got is not None or gate.finished or now >= until:
+                return got
+            try:
+                await _sleep(gate, woken, waiters, descriptor, until)
+            finally:
+                gate.waited(loop.time() - now)
         finally:
-            timer.cancel()
+            waiters.remove(woken)
+
+
+async def _sleep(
+    gate: InputGate,
+    woken: asyncio.Future[None],
+    waiters: list[asyncio.Future[None]],
+    descriptor: int,
+    until: float,
+) -> None:
+    """Sleep until the descriptor is readable, or something is due that it does not report, or until that time."""
+    loop = woken.get_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    def sleep() -> None:
+        nonlocal timer
+        due = min(loop.time() + gate.due_in(), until)
+        if due < math.inf:
+            timer = loop.call_at(due, look)
+
+    def look() -> None:
+        if gate.is_due() or loop.time() >= until:
+            _wake(woken)
+        else:
+            sleep()
+
+    loop.add_reader(descriptor, _wake_all, waiters, loop)
+    try:
+        sleep()
+        await woken
+    finally:
+        if not any(other.get_loop() is loop for other in waiters if other is not woken):
             loop.remove_reader(descriptor)
-            gate.waited(loop.time() - now)
+        if timer is not None:
+            timer.cancel()
 
 
 class AsyncReader:

@@ -40,6 +40,7 @@ cdef class ChannelReader:
     # The reader stops: it has everything (NEWS_END), has enough, or failed with `reason`.  False: other channels go on.
     cdef bint end(self, SharedEnd how, const char *reason) except -1
     cdef bint hint(self, SharedLook *look) noexcept nogil   # memory to poll for new data, if there is such a place
+    cdef bint has_more(self) noexcept nogil         # a turn that reads unfilled buffers too would give something
     cdef uint32_t queued(self) noexcept nogil
     cdef uint64_t stored(self) noexcept nogil       # bytes stored by a blocking producer that has not finished
 

@@ -11,7 +11,9 @@ from fastbuf.exchange.input_channel cimport CHANNEL_FINISHED, READY_EVENT, Input
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport *
 from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_DONE, SharedEnd
-from fastbuf.exchange.shared_reader cimport NEWS_BYTES, NEWS_END, NEWS_EVENT, NEWS_NONE, News, SharedLook, SharedReader
+from fastbuf.exchange.shared_reader cimport (
+    NEWS_BYTES, NEWS_END, NEWS_EVENT, NEWS_LOST, NEWS_NONE, News, SharedLook, SharedReader,
+)
 from fastbuf.memory.pool_core cimport segment_data
 from fastbuf.serializers.columns cimport fb_ask_for
 
@@ -41,6 +43,9 @@ cdef class ChannelReader:
         return True
 
     cdef bint hint(self, SharedLook *look) noexcept nogil:
+        return False
+
+    cdef bint has_more(self) noexcept nogil:
         return False
 
     cdef uint32_t queued(self) noexcept nogil:
@@ -98,7 +103,9 @@ cdef class LocalChannel(ChannelReader):
         return self.partition.refill(self.part)
 
     cdef bytes gave_up(self):
-        return self.partition.core.failure.text if fb_u32_load_acquire(&self.partition.core.abort_asked) else None
+        if fb_u32_load_acquire(&self.partition.core.abort_asked):
+            return self.partition.core.failure.text
+        return sub_slow() if fb_u32_load_acquire(&self.sub.cut) else None
 
     cdef bint end(self, SharedEnd how, const char *reason) except -1:
         if fb_u32_load_acquire(&self.sub.closed):
@@ -111,6 +118,11 @@ cdef class LocalChannel(ChannelReader):
         sub_close(self.sub, how != SHARED_DONE)
         self.partition.reader_ended()
         return True
+
+    cdef bint has_more(self) noexcept nogil:
+        cdef Slot *slot = sub_peek(self.sub)
+        return sub_exhausted(self.sub) or slot != NULL and (
+            fb_u32_load_acquire(&slot.finished) or fb_u32_load_acquire(&slot.committed) > slot.drained)
 
     cdef uint32_t queued(self) noexcept nogil:
         return sub_queued(self.sub)
@@ -150,7 +162,7 @@ cdef class SharedChannel(ChannelReader):
         self.ring.leave()
 
     cdef bytes gave_up(self):
-        return self.ring.writer_reason() if self.ring.writer_ended() == SHARED_ABORTED else None
+        return self.ring.writer_reason() if self.ring.writer_ended() == SHARED_ABORTED else self.ring.lost
 
     cdef bint end(self, SharedEnd how, const char *reason) except -1:
         if how == SHARED_DONE:
@@ -159,6 +171,9 @@ cdef class SharedChannel(ChannelReader):
             self.ring.leave()       # segments are not read after the end was reported
         self.ring.end(how, reason, strlen(reason))
         return True
+
+    cdef bint has_more(self) noexcept nogil:
+        return self.ring.has_more()
 
     cdef bint hint(self, SharedLook *look) noexcept nogil:
         if look != NULL:
@@ -197,9 +212,9 @@ cdef class WireChannels(ChannelReader):
                 fb_ask_for(segment_data(self.core.buffers.pool, b[1].segment), b[1].length)
             data[0] = segment_data(self.core.buffers.pool, b.segment)
             return NEWS_BYTES
-        if b.segment == READY_EVENT:
+        if b.event != NULL:
             data[0] = event_data(b.event)
-            return NEWS_EVENT
+            return NEWS_EVENT if b.segment == READY_EVENT else NEWS_LOST
         return NEWS_END
 
     cdef void advance(self) noexcept nogil:
@@ -215,6 +230,5 @@ cdef class WireChannels(ChannelReader):
         self.count = self.at = 0
         self.holds = False
         if n:
-            if self.taken[n - 1].segment == READY_EVENT:
-                free(self.taken[n - 1].event)
+            free(self.taken[n - 1].event)
             gate_release(self.core, self.taken, n)

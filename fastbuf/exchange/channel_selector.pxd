@@ -7,7 +7,7 @@ from fastbuf.serializers.scatter cimport BatchScatter
 
 cdef class ChannelSelector:
     cdef int n
-    cdef bint to_all            # broadcast: every record goes to all, `select` is not called
+    cdef readonly bint to_all   # broadcast: every record goes to all, `select` is not called
     cdef int always             # the subpartition that every record goes to, `select` is not called; -1: call it
     cdef bint by_fields         # it reads fields of records: if one is wrong, the serializer has the better message
     cdef object schema

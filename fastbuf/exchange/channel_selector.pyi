@@ -4,6 +4,8 @@ from typing import Any
 class ChannelSelector:
     """Base of all selectors; a selector chooses the subpartition of each record."""
 
+    to_all: bool
+
 def hash_by(*keys: str | int, partitions: int | None = None, only: Sequence[int] | None = None) -> ChannelSelector:
     """Records with equal keys go to the consumer that ``df.repartition(n, keys)`` of Spark chooses."""
 

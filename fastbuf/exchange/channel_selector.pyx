@@ -180,9 +180,11 @@ cdef class _Broadcast(ChannelSelector):
     def __repr__(self):
         return "broadcast()"
 
+    def __cinit__(self):
+        self.to_all = True
+
     cdef int bind(self, int n, object schema) except -1:
         ChannelSelector.bind(self, n, schema)
-        self.to_all = True
         self.always = n             # stands for all subpartitions, as in open_buffer
         return 0
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from fastbuf.errors import FastbufError
+from fastbuf.errors import FastbufError, SequenceError
 
 log = logging.getLogger("fastbuf")
 
@@ -28,6 +28,10 @@ class Refused(FastbufError, ConnectionError):
 
 class NobodyListens(Refused):
     """Nobody listens at the address; the consumer may not have started yet."""
+
+
+class StillConnected(SequenceError):
+    """Another producer has the channel, or had it and is not read to its end; it may be free in a moment."""
 
 
 class Transport(Protocol):

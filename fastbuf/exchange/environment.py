@@ -16,7 +16,15 @@ from types import TracebackType
 from typing import Any, Literal, overload
 
 from fastbuf.checks import flag, instance, named_host, one_of, port, whole
-from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, TRANSPORTS, ExchangeConfig, TlsConfig
+from fastbuf.config import (
+    ON_PEER_LOSS,
+    ON_SLOW_CONSUMER,
+    POOL_SEGMENTS,
+    SEGMENT_BYTES,
+    TRANSPORTS,
+    ExchangeConfig,
+    TlsConfig,
+)
 from fastbuf.errors import ConfigError, ExchangeClosed, ResourceError, descriptors_for, left_by
 from fastbuf.exchange.address import GateAddress, check_secret, new_secret, schema_key
 from fastbuf.exchange.blocking_partition import BlockingPartition
@@ -132,8 +140,8 @@ class ShuffleEnvironment:
         self._lock = threading.RLock()
         self._transports: dict[str, Transport] = {}  # by name, those that were needed so far
         self._gates: dict[int, InputGate] = {}
-        self._partitions: dict[ResultPartition, None] = {}  # in order of creation
-        self._writers: list[weakref.ref[RecordWriter]] = []  # the writers of those partitions
+        #: In order of creation, with the writer of each once it is made.
+        self._partitions: dict[ResultPartition, weakref.ref[RecordWriter] | None] = {}
         #: Partitions whose writers were collected before they were closed; to be released.
         self.dropped: list[ResultPartition] = []
         self._monitor: Any = None
@@ -213,6 +221,7 @@ class ShuffleEnvironment:
         maximum: int | None = None,
         lazy: bool = False,
         on_error: str | Callable[[Exception], Any] = "raise",
+        on_peer_loss: str = "error",
     ) -> InputGate:
         """Make the consuming end of an exchange.
 
@@ -238,6 +247,14 @@ class ShuffleEnvironment:
             failed. ``"skip"``: it is left out, and counted (``skipped`` in :meth:`InputGate.stats`). A function is
             called with the error, which names the record and its producer: then the record is left out too, unless
             the function raises.
+        on_peer_loss
+            What it means that a producer is lost (its process has ended, its connection is gone, or it is silent), or
+            has given up (:meth:`RecordWriter.abort`), before it has ended. ``"error"``: the gate fails, so nothing is
+            ever missed in silence. ``"forget"``: its channel has ended; all records that came of it whole are given
+            out, a half one behind them is dropped and counted. ``"wait"``: the same, and the gate is not finished
+            before another producer of that number has come and ended. With either, another producer may take the
+            number, and without `channels` one that has ended may come again; :attr:`InputGate.lost` and
+            :meth:`InputGate.stats` tell who was lost.
         """
         self._check()
         self._release_dropped()
@@ -249,10 +266,13 @@ class ShuffleEnvironment:
             maximum = whole("maximum", maximum, 1) if maximum is not None else None
             epoch, secret = _checked_credentials(epoch, new_secret() if secret is None else secret)
             lazy = flag("lazy", lazy)
+            one_of("on_peer_loss", on_peer_loss, ON_PEER_LOSS)
             number = next(self._numbers)
             for host in self._listens_on:
                 check_secret(number, secret, serializer, host)
-            gate = InputGate(self, serializer, channels, number, epoch, secret, config, maximum, lazy, on_error)
+            gate = InputGate(
+                self, serializer, channels, number, epoch, secret, config, maximum, lazy, on_error, on_peer_loss
+            )
             self._gates[number] = gate
             return gate
 
@@ -268,6 +288,7 @@ class ShuffleEnvironment:
         on_peer_loss: str = "error",
         maximum: int | None = None,
         partition_type: str = "pipelined",
+        on_slow_consumer: str = "wait",
     ) -> RecordWriter:
         """Make the producing end of an exchange.
 
@@ -295,6 +316,13 @@ class ShuffleEnvironment:
         partition_type
             ``"pipelined"``: consumers read from the first buffer on. ``"blocking"``: buffers are stored in a file (in
             ``ExchangeConfig.spill_directory``), and consumers read once the writer has finished or closed.
+        on_slow_consumer
+            Of a broadcast (:func:`broadcast`), when a consumer has had ``max_buffers_per_channel`` buffers unread for
+            ``buffer_timeout_s`` (-1: 0.1 s):
+            ``"wait"``: the writer waits, so all get all, at the pace of the slowest. ``"drop"``: it gets no more, whole
+            records only, until it has read half of them; :meth:`RecordWriter.dropped` counts the buffers. (A record of
+            more than eight segments waits.) ``"disconnect"``: it is cut off and fails with ExchangeAborted, which says
+            why. Both need that many segments for each consumer, and eight more.
         """
         self._check()
         instance("serializer", serializer, Serializer)
@@ -307,6 +335,13 @@ class ShuffleEnvironment:
         epoch, secret = _checked_credentials(epoch, secret)
         one_of("partition_type", partition_type, tuple(_PARTITION_TYPES))
         one_of("on_peer_loss", on_peer_loss, ("error", "cancel"))
+        one_of("on_slow_consumer", on_slow_consumer, ON_SLOW_CONSUMER)
+        lossy = on_slow_consumer != "wait"
+        if lossy and (partition_type != "pipelined" or selector is None or not selector.to_all):
+            raise ConfigError(
+                f"on_slow_consumer is {on_slow_consumer!r}: that needs selector=fastbuf.broadcast() and a pipelined "
+                "partition, as a record of another selector has one consumer, which must not miss it"
+            )
         targets = [None if target is None else checked_target(i, target) for i, target in enumerate(targets)]
         if partition_type != "blocking" and None in targets:
             raise ConfigError(
@@ -319,7 +354,8 @@ class ShuffleEnvironment:
         self._release_dropped()
         with self._lock:
             self._check()
-            partition = _PARTITION_TYPES[partition_type](self, len(targets), channel, config, maximum)
+            policy = {"on_slow_consumer": on_slow_consumer} if lossy else {}
+            partition = _PARTITION_TYPES[partition_type](self, len(targets), channel, config, maximum, **policy)
             partition.credentials = {
                 "epoch": epoch,
                 "secret": secret,
@@ -337,7 +373,7 @@ class ShuffleEnvironment:
             # A copy, since a selector keeps state for its writer.
             writer = RecordWriter(partition, serializer, watched(copy.copy(selector), targets))
             with self._lock:
-                self._writers = [weakref.ref(made) for made in (*self.writers(), writer)]
+                self._partitions[partition] = weakref.ref(writer)
             return writer
         except BaseException as error:
             partition.fail(f"producer {channel} could not be set up: {error}")
@@ -389,6 +425,9 @@ class ShuffleEnvironment:
         config: ExchangeConfig | None = None,
     ) -> tuple[Any, list[InputGate]]:
         """Make an exchange between threads of this process; the default selector is :func:`round_robin`.
+
+        A record waits in a partly filled buffer for up to `buffer_timeout_s` (0.1 s, unless `config` says another);
+        with 0 each leaves at once, as a request and its answer should.
 
         Returns
         -------
@@ -488,7 +527,7 @@ class ShuffleEnvironment:
 
     def writers(self, closing: bool = False) -> list[RecordWriter]:
         """The open writers; closing: also those that are being closed."""
-        made = [reference() for reference in list(self._writers)]
+        made = [reference() for reference in list(self._partitions.values()) if reference is not None]
         return [writer for writer in made if writer is not None and (closing or not writer.closed)]
 
     def links(self) -> dict[str, tuple[int, bytes]]:

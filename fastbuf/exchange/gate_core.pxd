@@ -21,6 +21,12 @@ cdef enum:
     EVENT_CREDIT = 16           # most events of one channel that are in flight or wait for the reader
 
 
+cdef enum OnLoss:               # what the loss of a producer means, in the order of environment.ON_PEER_LOSS
+    LOSS_ERROR = 0              # the gate fails
+    LOSS_FORGET = 1             # its channel has ended; another producer may take its place
+    LOSS_WAIT = 2               # another producer is awaited in its place
+
+
 cdef struct GateCore:
     pthread_mutex_t lock
     GateBuffers buffers
@@ -33,6 +39,8 @@ cdef struct GateCore:
     uint32_t *places            # hash table: a channel's index + 1 by its number, 0: free; at most half full
     uint32_t places_mask        # size of the hash table - 1; the size is a power of two
     uint64_t looks              # entries of the hash table examined so far
+    OnLoss on_loss              # set once
+    uint32_t lost               # channels in state CHANNEL_LOST
     bint closed
     bint serving                # the reader is in gate_release and will serve the transport: wake no other thread
     bint served                 # set meanwhile: there is something to serve
@@ -51,10 +59,11 @@ cdef struct GateCore:
 cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive, int32_t floating,
                         CreditRow *rows, int32_t n_rows, Bell *bell) noexcept nogil
 cdef void gate_notify(GateCore *g) noexcept nogil
-cdef void gate_arm(GateCore *g) noexcept nogil
+cdef bint gate_arm(GateCore *g) noexcept nogil
 cdef void gate_free(GateCore *g) noexcept nogil
-# flush_ns: the producer's buffer timeout, as received from it
-cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, ChannelKind kind, int64_t flush_ns) noexcept nogil
+# flush_ns: the producer's buffer timeout, as received from it; again: also in the place of a producer that has finished
+cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, ChannelKind kind, int64_t flush_ns,
+                                     bint again) noexcept nogil
 # transport's thread
 cdef void gate_connect(GateCore *g, InputChannel *c, void *connection, channel_fn announce,
                        channel_fn cancel) noexcept nogil
@@ -70,12 +79,14 @@ cdef bint gate_take_announcement(GateCore *g, InputChannel *c, uint32_t *events,
 cdef void gate_wants(GateCore *g, InputChannel *c, uint32_t backlog) noexcept nogil
 cdef bint gate_take_recall(GateCore *g, InputChannel *c) noexcept nogil
 cdef int gate_take_back(GateCore *g, InputChannel *c, uint32_t n, uint32_t backlog) noexcept nogil
+cdef void gate_lose(GateCore *g, InputChannel *c, FailureCode code, const char *text, size_t length) noexcept nogil
 cdef void gate_abort(GateCore *g) noexcept nogil
 cdef void gate_fail(GateCore *g, FailureCode code, const char *text, size_t length) noexcept nogil
 # reader
 cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noexcept nogil
 cdef void gate_release(GateCore *g, ReadyBuffer *done, uint32_t n) noexcept nogil
 cdef void gate_serve(GateCore *g) noexcept nogil
+cdef void gate_set_lost(GateCore *g, InputChannel *c) noexcept nogil
 cdef bint gate_unfinished(GateCore *g, uint32_t *channels) noexcept nogil
 cdef bint gate_block(GateCore *g, uint32_t number, bint blocked) noexcept nogil
 cdef bint gate_all_wait(GateCore *g) noexcept nogil

@@ -1,6 +1,6 @@
 """The native half of an input gate: channels, their queues, and their segments (map in the ``.pxd``)."""
 
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 
 from fastbuf._native.atomics cimport fb_now_ns, fb_u32_init, fb_u32_load_relaxed
@@ -9,7 +9,7 @@ from fastbuf._native.threads cimport *
 from fastbuf.exchange.doorbell cimport Bell, bell_arm, bell_ring
 from fastbuf.exchange.failure cimport FailureCode, failure_code, failure_init, failure_set
 from fastbuf.exchange.input_channel cimport *
-from fastbuf.exchange.result_subpartition cimport EventBlob
+from fastbuf.exchange.result_subpartition cimport EventBlob, event_new
 from fastbuf.flow.buffer_manager cimport *
 from fastbuf.flow.credit_ledger cimport CreditRow
 from fastbuf.flow.flow_control cimport FLOW_CREDIT, flow_released, flow_took
@@ -63,11 +63,15 @@ cdef void gate_notify(GateCore *g) noexcept nogil:
     bell_ring(g.bell, &g.wake_fd)
 
 
-cdef void gate_arm(GateCore *g) noexcept nogil:
-    """The next gate_notify makes `wake_fd` readable; the caller checks for data once more before it waits for that."""
+cdef bint gate_arm(GateCore *g) noexcept nogil:
+    """The next gate_notify makes `wake_fd` readable; the caller checks for data once more before it waits for that.
+
+    True: it was readable, so others who wait for it may miss what it was for.
+    """
     cdef uint64_t ignored
-    eventfd_read(<int> fb_u32_load_relaxed(&g.wake_fd), &ignored)
+    cdef bint cleared = eventfd_read(<int> fb_u32_load_relaxed(&g.wake_fd), &ignored) == 0
     bell_arm(g.bell)
+    return cleared
 
 
 cdef inline void _tell(InputChannel *c) noexcept nogil:
@@ -164,32 +168,52 @@ cdef inline void _took(GateCore *g) noexcept nogil:
         _say(g)
 
 
-cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, ChannelKind kind, int64_t flush_ns) noexcept nogil:
+cdef InputChannel *_new_channel(GateCore *g, uint32_t number, uint32_t *place) noexcept nogil:
+    # Lock held.  NULL: no memory.
+    cdef InputChannel *c = <InputChannel *> calloc(1, sizeof(InputChannel))
+    if c != NULL:
+        c.gate = g
+        c.number = number
+        c.index = g.n_channels
+        g.channels[g.n_channels] = c
+        g.n_channels += 1
+        place[0] = g.n_channels
+        if g.buffers.unopened > 0:
+            g.buffers.unopened -= 1
+    return c
+
+
+cdef InputChannel *_replaced(GateCore *g, InputChannel *c, bint again) noexcept nogil:
+    # Lock held.  The channel for another producer of that number, once all of the one before was read, and no transport
+    # points to it any more; else NULL.
+    if c.connection != NULL or not (c.state == CHANNEL_LOST or again and c.state == CHANNEL_FINISHED):
+        return NULL
+    g.lost -= c.state == CHANNEL_LOST
+    c.before = c.counted.buffers
+    c.buffers.blocked = False
+    c.next_sequence = 0
+    c.events_queued = 0
+    c.events_untold = 0
+    c.flow_told = 0
+    return c
+
+
+cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, ChannelKind kind, int64_t flush_ns,
+                                     bint again) noexcept nogil:
     """A new channel; NULL: no memory, the gate is closed, or the producer's number is in use."""
     cdef InputChannel *c = NULL
     cdef uint32_t *place
     pthread_mutex_lock(&g.lock)
     if not g.closed and (g.n_channels < g.channels_capacity or _grow(g)):
         place = _place(g, number)
-        if place[0] != 0:
-            pthread_mutex_unlock(&g.lock)
-            return NULL
-        c = <InputChannel *> calloc(1, sizeof(InputChannel))
+        c = _replaced(g, g.channels[place[0] - 1], again) if place[0] else _new_channel(g, number, place)
         if c != NULL:
-            c.gate = g
-            c.number = number
-            c.index = g.n_channels
             c.state = CHANNEL_OPEN
             # It may come from another process: with too small a value the reader would only poll, and too large a one
             # would overflow.
             c.flush_ns = flush_ns if flush_ns <= 0 else min(max(flush_ns, <int64_t> LEAST_FLUSH_NS), MOST_FLUSH_NS)
             c.flush_turn = fb_now_ns() // c.flush_ns if c.flush_ns > 0 else 0
             c.kind = kind
-            g.channels[g.n_channels] = c
-            g.n_channels += 1
-            place[0] = g.n_channels
-            if g.buffers.unopened > 0:
-                g.buffers.unopened -= 1
             if kind != CHANNEL_WIRE:
                 c.buffers.closed = True         # it needs no segment of the gate's
             else:
@@ -284,7 +308,7 @@ cdef void _drop(GateCore *g, InputChannel *c) noexcept nogil:
         c.count -= 1
         if b.segment >= 0:
             bm_release(&g.buffers, &c.buffers, b.segment)
-        elif b.segment == READY_EVENT:
+        else:
             free(b.event)
 
 
@@ -337,8 +361,8 @@ cdef int gate_end_channel(GateCore *g, InputChannel *c, uint64_t total) noexcept
     pthread_mutex_lock(&g.lock)
     if c.state == CHANNEL_OPEN:
         # The wire counts modulo 2**32, as its sequence numbers do.
-        c.announced_total = c.counted.buffers
-        if <uint32_t> total != <uint32_t> c.counted.buffers:
+        c.announced_total = c.counted.buffers - c.before
+        if <uint32_t> total != <uint32_t> c.announced_total:
             rc = -1
         elif _push(g, c, READY_END, 0, NULL) == 0:
             c.state = CHANNEL_ENDED
@@ -350,6 +374,31 @@ cdef int gate_end_channel(GateCore *g, InputChannel *c, uint64_t total) noexcept
     pthread_mutex_unlock(&g.lock)
     gate_notify(g)
     return rc
+
+
+cdef void gate_lose(GateCore *g, InputChannel *c, FailureCode code, const char *text, size_t length) noexcept nogil:
+    """The producer was lost, or gave up: fails the gate, or ends the channel behind everything that came of it."""
+    cdef EventBlob *reason = NULL
+    cdef bint fails = True
+    if g.on_loss != LOSS_ERROR:
+        reason = event_new(<const uint8_t *> text, <uint32_t> length)
+    if reason != NULL:
+        pthread_mutex_lock(&g.lock)
+        fails = False
+        if c.state != CHANNEL_OPEN or g.closed:
+            free(reason)
+        elif _push(g, c, READY_LOST, reason.length, reason) == 0:
+            c.state = CHANNEL_ENDED
+            if not c.buffers.closed:
+                bm_close(&g.buffers, &c.buffers)
+                _announce(g)
+        else:
+            free(reason)
+            fails = True
+        pthread_mutex_unlock(&g.lock)
+    if fails:
+        failure_set(&g.failure, code, text, length)
+    gate_notify(g)
 
 
 cdef bint gate_channel_is_open(GateCore *g, InputChannel *c) noexcept nogil:
@@ -485,7 +534,7 @@ cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noex
             continue
         while c.count and n < most and not event:
             out[n] = c.queue[c.head & (c.capacity - 1)]
-            event = out[n].segment == READY_EVENT
+            event = out[n].event != NULL
             c.head += 1
             c.count -= 1
             n += 1
@@ -546,7 +595,8 @@ cdef void gate_release(GateCore *g, ReadyBuffer *done, uint32_t n) noexcept nogi
             if c.connection != NULL and c.state == CHANNEL_OPEN:
                 c.announce(c.connection)
         elif c.state == CHANNEL_ENDED:
-            c.state = CHANNEL_FINISHED
+            c.state = CHANNEL_FINISHED if done[i].segment == READY_END else CHANNEL_LOST
+            g.lost += c.state == CHANNEL_LOST
     _announce(g)
     _recall(g)
     if g.flow.kind != FLOW_CREDIT and bytes and _released(g, bytes):
@@ -567,16 +617,28 @@ cdef void gate_serve(GateCore *g) noexcept nogil:
     pthread_mutex_unlock(&g.lock)
 
 
+cdef void gate_set_lost(GateCore *g, InputChannel *c) noexcept nogil:
+    """The reader has read what the lost producer of a channel read in place has left."""
+    pthread_mutex_lock(&g.lock)
+    c.state = CHANNEL_LOST
+    g.lost += 1
+    pthread_mutex_unlock(&g.lock)
+
+
+cdef inline bint _is_over(InputChannel *c) noexcept nogil:
+    return c.state == CHANNEL_FINISHED or c.state == CHANNEL_LOST
+
+
 cdef bint gate_unfinished(GateCore *g, uint32_t *channels) noexcept nogil:
-    """Whether some channel was not read to its end; channels: how many there are."""
+    """Whether some channel was not read to its end, or to its loss; channels: how many there are but lost ones."""
     cdef uint32_t i
     cdef bint found = False
     pthread_mutex_lock(&g.lock)
     for i in range(g.n_channels):       # called at each poll; usually ends at the first channel
-        if g.channels[i].state != CHANNEL_FINISHED:
+        if not _is_over(g.channels[i]):
             found = True
             break
-    channels[0] = g.n_channels
+    channels[0] = g.n_channels - g.lost
     pthread_mutex_unlock(&g.lock)
     return found
 
@@ -587,7 +649,7 @@ cdef bint gate_all_wait(GateCore *g) noexcept nogil:
     cdef bint found = True
     pthread_mutex_lock(&g.lock)
     for i in range(g.n_channels):
-        if g.channels[i].state != CHANNEL_FINISHED and not g.channels[i].buffers.blocked:
+        if not _is_over(g.channels[i]) and not g.channels[i].buffers.blocked:
             found = False
     pthread_mutex_unlock(&g.lock)
     return found

@@ -44,9 +44,14 @@ cdef class GateIntake:
     cdef unsigned long within               # thread that is decoding, 0: none.  Guarded by the GIL
     cdef uint32_t turn                      # which of `in_place` is read first
     cdef uint64_t records_in                # given out
+    cdef dict lost                          # why producers were lost in whose place no other came, by channel number
+    cdef uint64_t losses                    # producers lost so far
+    cdef uint64_t cut                       # elements of them of which a part came; they are dropped
     cdef uint64_t stored                    # bytes that blocking partitions had stored at the last drain
 
+    cdef SpanningReader fresh(self)
     cdef SpanningReader reader(self, uint32_t index)
+    cdef int connected(self, InputChannel *c, str peer) except -1
     cdef int take_in(self, InputChannel *c, const uint8_t *data, uint32_t length) except -1
     cdef int take_records(self, InputChannel *c, SpanningReader reader) except -1
     cdef int refuse_record(self, InputChannel *c, SpanningReader reader, error) except -1
@@ -55,6 +60,10 @@ cdef class GateIntake:
     cdef int drain(self, int64_t now) except -1
     cdef int read(self, ChannelReader r, bint partial) except -1
     cdef int read_in_place(self, ChannelReader r, int64_t now) except -1
+    cdef int look(self, int64_t now) noexcept
+    cdef int read_left(self, ChannelReader r, bytes text) except -1
+    cdef int lose(self, InputChannel *c, bytes text) except -1
+    cdef bint will_give(self) noexcept
     cdef int hints(self, SharedLook *looks) noexcept
     cdef bint enough(self) noexcept
     cdef Py_ssize_t waiting(self) noexcept

@@ -1,15 +1,19 @@
 """A gate's intake: decodes the buffers of all channels, and keeps rows or records until they are given out."""
 
+import logging
+
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport fb_now_ns
 from fastbuf.exchange.channel_reader cimport READY_BATCH, ChannelReader, SharedChannel
 from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_text
-from fastbuf.exchange.gate_core cimport gate_fail
+from fastbuf.exchange.gate_core cimport LOSS_ERROR, gate_fail, gate_set_lost
 from fastbuf.exchange.input_channel cimport CHANNEL_CANCELLED, CHANNEL_LOCAL, InputChannel
-from fastbuf.exchange.shared_block cimport SHARED_CANCELLED, SHARED_DONE
-from fastbuf.exchange.shared_reader cimport MOST_LOOKS, NEWS_BROKEN, NEWS_BYTES, NEWS_EVENT, NEWS_NONE, News, SharedLook
+from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED, SHARED_DONE
+from fastbuf.exchange.shared_reader cimport (
+    MOST_LOOKS, NEWS_BROKEN, NEWS_BYTES, NEWS_EVENT, NEWS_LOST, NEWS_NONE, News, SharedLook,
+)
 from fastbuf.flow.flow_control cimport FLOW_PID_RATE, flow_reads
 from fastbuf.serializers.columnar cimport ColumnarSerializer
 from fastbuf.serializers.element_view cimport ElementView
@@ -19,6 +23,8 @@ from fastbuf.serializers.spanning cimport SpanningReader
 
 from fastbuf.errors import BlockError, BlockTruncated, ProtocolError, RecordTooLong, left_by, text_of
 from fastbuf.exchange.events import decode_event
+
+log = logging.getLogger(__name__)
 
 
 cdef class GateIntake:
@@ -34,19 +40,31 @@ cdef class GateIntake:
         self.readers = []
         self.in_place = []
         self.records = []
+        self.lost = {}
         self.list_bytes = min(<Py_ssize_t> (VIEW_BYTES if lazy else LIST_BYTES), <Py_ssize_t> config.batch_bytes)
         if lazy:
             self.elements = ElementView(self.list_bytes + 2 * <Py_ssize_t> LIST_BYTES)
         if serializer.kind == "columnar":
             self.assembler = (<ColumnarSerializer> serializer).assembler()
 
-    cdef SpanningReader reader(self, uint32_t index):
+    cdef SpanningReader fresh(self):
         cdef Py_ssize_t most = self.config.max_record_bytes
         if self.assembler is not None:
             most = max(most, <Py_ssize_t> self.core.buffers.pool.segment_size)      # an element is a chunk of many rows
+        return SpanningReader(most)
+
+    cdef SpanningReader reader(self, uint32_t index):
         while len(self.readers) <= <Py_ssize_t> index:
-            self.readers.append(SpanningReader(most))
+            self.readers.append(self.fresh())
         return <SpanningReader> self.readers[index]
+
+    cdef int connected(self, InputChannel *c, str peer) except -1:
+        """A producer has connected, perhaps in the place of one before; nothing of it has come yet."""
+        self.peers[c.number] = peer
+        self.lost.pop(c.number, None)
+        if <Py_ssize_t> c.index < len(self.readers):
+            self.readers[c.index] = self.fresh()        # its records are counted from 0
+        return 0
 
     cdef int take_in(self, InputChannel *c, const uint8_t *data, uint32_t length) except -1:
         """Decodes all elements of one buffer."""
@@ -151,6 +169,9 @@ cdef class GateIntake:
                 elif news == NEWS_EVENT:
                     self.event = decode_event(data[:length], r.channel.number)
                     r.advance()
+                elif news == NEWS_LOST:
+                    self.lose(r.channel, data[:length])
+                    r.advance()
                 else:
                     if not self.reader(r.channel.index).clean():
                         raise BlockTruncated(f"{self.producer(r.channel)} ended within a record")
@@ -164,6 +185,8 @@ cdef class GateIntake:
     cdef int read_in_place(self, ChannelReader r, int64_t now) except -1:
         cdef InputChannel *c = r.channel
         cdef bytes text = r.gave_up()
+        if text is not None and self.core.on_loss != LOSS_ERROR:
+            return 0 if c.buffers.blocked else self.read_left(r, text)
         if text is not None:
             gate_fail(self.core, FAIL_ABORTED, text, len(text))
             r.end(SHARED_CANCELLED, b"")
@@ -171,6 +194,32 @@ cdef class GateIntake:
             self.in_place.remove(r)
             return 1
         return 0 if c.buffers.blocked else self.read(r, self.flush_is_due(c, now))
+
+    cdef int read_left(self, ChannelReader r, bytes text) except -1:
+        """Reads what a lost producer has left; once that is all, its channel is over."""
+        cdef InputChannel *c = r.channel
+        if self.read(r, True) or self.enough():
+            return 1
+        self.lose(c, text)
+        if isinstance(r, SharedChannel) and (<SharedChannel> r).ring.lost is not None:
+            r.end(SHARED_ABORTED, text)     # one that is only silent hears of it when it goes on
+        else:
+            r.end(SHARED_CANCELLED, b"")
+        self.in_place.remove(r)
+        gate_set_lost(self.core, c)
+        return 1
+
+    cdef int lose(self, InputChannel *c, bytes text) except -1:
+        """The producer was lost: what came of it whole was taken in, the half element behind that is dropped."""
+        why = text.decode("utf-8", "replace")
+        cdef bint half = not self.reader(c.index).clean()
+        if half:
+            self.cut += 1
+            self.readers[c.index] = self.fresh()
+        self.losses += 1
+        self.lost[c.number] = why
+        log.warning("channel %d is lost%s: %s", c.number, ", with half a record" if half else "", why)
+        return 0
 
     cdef bint flush_is_due(self, InputChannel *c, int64_t now) noexcept:
         """Whether to read this channel's unfilled buffer too, since the producer's buffer timeout has passed.
@@ -189,6 +238,29 @@ cdef class GateIntake:
         if self.flush_due_ns < 0 or turn < self.flush_due_ns:
             self.flush_due_ns = turn
         return due
+
+    cdef int look(self, int64_t now) noexcept:
+        """Whether a channel read in place has something that was not read; if not, sets when to look again."""
+        cdef ChannelReader r
+        cdef int64_t turn
+        self.flush_due_ns = -1
+        for r in self.in_place:
+            if not r.channel.buffers.blocked:
+                if r.has_more():
+                    return 1
+                if r.channel.flush_ns > 0:
+                    turn = (now // r.channel.flush_ns + 1) * r.channel.flush_ns
+                    if self.flush_due_ns < 0 or turn < self.flush_due_ns:
+                        self.flush_due_ns = turn
+        return 0
+
+    cdef bint will_give(self) noexcept:
+        """Whether rows wait, or a buffer timeout will bring what a writer read in place has begun."""
+        cdef ChannelReader r
+        for r in self.in_place:
+            if r.channel.flush_ns > 0 and not r.channel.buffers.blocked and r.has_more():
+                return True
+        return self.waiting() > 0
 
     cdef int hints(self, SharedLook *looks) noexcept:
         """Places in shared memory to poll for new data; -> how many, of which the first MOST_LOOKS are in `looks`."""

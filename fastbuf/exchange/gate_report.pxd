@@ -4,6 +4,6 @@ from fastbuf.exchange.input_channel cimport ChannelCounters
 
 
 cdef int audit_gate(GateCore *core) except -1
-cdef object stalled_channels(GateCore *core)
+cdef object stall_text(gate, GateCore *core)
 cdef dict gate_gauges(GateCore *core)
 cdef ChannelCounters gate_counters(GateCore *core) noexcept         # sums over all channels

@@ -74,7 +74,20 @@ cdef ChannelCounters gate_counters(GateCore *g) noexcept:
     return sums
 
 
-cdef object stalled_channels(GateCore *core):
+cdef object stall_text(gate, GateCore *core):
+    """The state of a waiting gate, as text."""
+    n, waiting = _stalled_channels(core)
+    expected = gate.channels if gate.channels is not None else "an unknown number of"
+    lost = "".join(f"{why}. " for why in list(gate.lost.values())[:8])
+    stall_s = gate.config.stall_timeout_s
+    return (
+        f"gate {gate.gate_id} got nothing for {stall_s} s: {n} of {expected} channels have connected; "
+        f"{'; '.join(waiting[:8]) or 'none is open'}; pool: {gate.pool.in_use} segments in use, limit "
+        f"{gate.pool.limit}. {gate.refused and gate.refused + '. '}{lost}The producers are slow or stuck, or were not "
+        f"started; raise stall_timeout_s ({stall_s}; None: no limit)")
+
+
+cdef object _stalled_channels(GateCore *core):
     """-> (how many channels have connected, a description of each open one)."""
     cdef uint32_t i, n
     cdef GateAccount gate

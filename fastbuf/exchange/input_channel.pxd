@@ -12,6 +12,7 @@ cdef enum ChannelState:
     CHANNEL_ENDED = 1           # end of partition has arrived; buffers may still be queued at the gate
     CHANNEL_FINISHED = 2        # the reader has read everything
     CHANNEL_CANCELLED = 3
+    CHANNEL_LOST = 4            # its producer was lost, and what it left was read; another may take its place
 
 
 # Functions of a transport.  They are called with the gate's lock held: they set a flag and wake the transport's
@@ -28,6 +29,7 @@ cdef enum ChannelKind:
 cdef enum:
     READY_END = -1              # end of partition
     READY_EVENT = -2
+    READY_LOST = -3             # its producer was lost; the reason is in `event`
 
 
 cdef struct InputChannel
@@ -35,8 +37,8 @@ cdef struct InputChannel
 
 cdef struct ReadyBuffer:
     InputChannel *channel
-    EventBlob *event            # for READY_EVENT: the thread that takes it frees it
-    int32_t segment             # or READY_END, READY_EVENT
+    EventBlob *event            # for READY_EVENT and READY_LOST, else NULL: the thread that takes it frees it
+    int32_t segment             # or READY_END, READY_EVENT, READY_LOST
     uint32_t length
 
 
@@ -53,11 +55,13 @@ cdef struct InputChannel:
     ChannelBuffers buffers
     ChannelCounters counted
     void *gate                  # GateCore; set once
-    ChannelKind kind            # set once
     uint32_t number             # the producer's number; set once
     uint32_t index              # place in the gate's list; set once
-    # The producer's buffer timeout; 0: the producer flushes after every record, negative: never.  Set once
-    int64_t flush_ns
+    # -- set when a producer connects: the first one, or one in the place of another
+    ChannelKind kind
+    int64_t flush_ns            # its buffer timeout; 0: it flushes after every record, negative: never
+    uint64_t before             # `counted.buffers` of the producers before it
+    # -- as above
     int64_t flush_turn          # for channels read in place: last period in which flush_is_due was True.  The reader's
     uint32_t next_sequence      # transport's thread only
     int state

@@ -41,7 +41,7 @@ cdef class InputGate:
     cdef int64_t spin_most                  # longest spin; 0: there is only one core
     cdef int64_t spin_ns                    # how long to spin before sleeping, where peers share memory
     cdef object lock
-    cdef object sealed                      # {channel: buffers}
+    cdef dict sealed                        # {channel: buffers}
     cdef GateIntake intake                  # what was decoded and not given out
     cdef int64_t stall_ns                   # the configuration's stall timeout, negative: none
     cdef int64_t quiet_ns                   # time that all calls waited since data last came
@@ -56,7 +56,7 @@ cdef class InputGate:
     cdef int64_t give_out_ns(self) noexcept
     # A new channel, of any transport; SequenceError: its number is in use, or the gate has all its channels.
     cdef InputChannel *open_channel(self, uint32_t number, ChannelKind kind, int64_t flush_ns, str peer) except NULL
-    cdef bint complete(self) except -1
+    cdef bint awaits_channels(self) except -1   # producers are expected that have not connected
     cdef int stall(self, bint forever) except -1
     cdef object read(self, timeout)
     cdef object read_last(self)

@@ -1,6 +1,5 @@
 """An input gate: receives the buffers of all producers, and gives out record batches or records."""
 
-import logging
 import os
 import threading
 from collections.abc import Mapping
@@ -24,8 +23,13 @@ from fastbuf.exchange.failure cimport (
 )
 from fastbuf.exchange.gate_core cimport *
 from fastbuf.exchange.gate_intake cimport GateIntake
-from fastbuf.exchange.gate_report cimport audit_gate, gate_counters, gate_gauges, stalled_channels
-from fastbuf.exchange.input_channel cimport CHANNEL_LOCAL, CHANNEL_SHARED, ChannelCounters, ChannelKind, InputChannel
+from fastbuf.exchange.gate_producers cimport (
+    all_have_ended, awaits_producers, refuse_producer, refuse_to_wait_for_oneself,
+)
+from fastbuf.exchange.gate_report cimport audit_gate, gate_counters, gate_gauges, stall_text
+from fastbuf.exchange.input_channel cimport (
+    CHANNEL_LOCAL, CHANNEL_SHARED, ChannelCounters, ChannelKind, InputChannel,
+)
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport Subpartition
 from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED
@@ -34,25 +38,23 @@ from fastbuf.flow.credit_ledger cimport ledger_of_gate
 from fastbuf.flow.flow_control cimport Flow, flow_receiver_init
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_setup cimport fork_count
-from fastbuf.memory.pool_waking cimport local_set_listener
+from fastbuf.memory.pool_waking cimport local_set_listener, local_set_signal
 from fastbuf.serializers.row cimport RowSerializer
 from fastbuf.serializers.serializer cimport Serializer
 
 from fastbuf.checks import MOST_SEGMENTS, one_of, timeout_or_none, whole
-from fastbuf.config import FLOW_CONTROLS
+from fastbuf.config import FLOW_CONTROLS, ON_PEER_LOSS
 from fastbuf.errors import (
-    ConfigError, ExchangeClosed, ResourceError, SchemaMismatch, SequenceError, StallTimeout, left_by, strerror,
+    ConfigError, ExchangeClosed, ResourceError, SequenceError, StallTimeout, left_by, strerror,
 )
 from fastbuf.exchange import asynchronous
-from fastbuf.exchange.address import GateAddress, schema_key
+from fastbuf.exchange.address import GateAddress, check_producer
 from fastbuf.exchange.events import Event
-from fastbuf.exchange.own_readers import is_only_thread
-
-log = logging.getLogger("fastbuf")
 
 cdef enum:
     SLICE_NS = 200000000        # how often signals are checked while waiting
     FIRST_SLICE_NS = 50000000   # the same when something has just come: after it, does this thread wait for itself?
+    LONG_SLICE_NS = 1000000000  # how often an event loop counts the time that producers have not connected
     SPIN_NS = 20000             # about the cost of a sleep and a wake-up
     LEAST_SPIN_NS = 2000        # what remains of it after many spins in vain
     OPEN_ROWS = 256             # rows of the ledger if the channels are not known; further channels have their own
@@ -66,7 +68,7 @@ cdef void _notify_gate(void *context) noexcept nogil:
 @cython.no_gc_clear
 cdef class InputGate:
     """InputGate(environment, serializer, channels, gate_id, epoch, secret, config, maximum=None, lazy=False, \
-on_error="raise")\n--\n
+on_error="raise", on_peer_loss="error")\n--\n
     Receives the buffers of all producers; made by :meth:`ShuffleEnvironment.create_input_gate`.
 
     Iterate over it, or call :meth:`poll`. It gives out :class:`pyarrow.RecordBatch` for a columnar serializer,
@@ -84,7 +86,7 @@ on_error="raise")\n--\n
         self.forks = fork_count()
 
     def __init__(self, environment, Serializer serializer, channels, unsigned int gate_id, unsigned long long epoch,
-                 bytes secret, config, maximum=None, bint lazy=False, on_error="raise"):
+                 bytes secret, config, maximum=None, bint lazy=False, on_error="raise", str on_peer_loss="error"):
         cdef NetworkBufferPool network = environment.pool
         if lazy and not isinstance(serializer, RowSerializer):
             raise ConfigError(f"lazy=True needs a RowSerializer, and the serializer is a {type(serializer).__name__}")
@@ -123,6 +125,7 @@ on_error="raise")\n--\n
         self.intake.core = self.core
         self.intake.wire = wire_channels(self.core)
         flow_receiver_init(&self.core.flow, <Flow> <int> FLOW_CONTROLS.index(config.flow_control))
+        self.core.on_loss = <OnLoss> <int> ON_PEER_LOSS.index(on_peer_loss)
         fb_activity_init(&self.doing, fb_now_ns())
         self.core.buffers.unopened = channels if channels is not None else 0
         local_set_listener(self.pool.core, self.core.event)
@@ -132,6 +135,7 @@ on_error="raise")\n--\n
         if self.core != NULL:
             if not self.freed and self.pool is not None and self.pool.core != NULL:
                 local_set_listener(self.pool.core, NULL)
+                local_set_signal(self.pool.core, -1)
             gate_free(self.core)
         if self.wake_fd >= 0:       # not closed before, as an event loop may still watch it
             close(self.wake_fd)
@@ -140,16 +144,7 @@ on_error="raise")\n--\n
 
     def check_producer(self, epoch, fingerprint):
         """Raises if a producer of this epoch and schema does not belong to this gate."""
-        cdef unsigned long long own = schema_key(self.serializer)
-        schema = (<object> self.serializer).schema
-        if epoch != self.epoch:
-            raise SequenceError(f"the producer's epoch {epoch} is not this run's")
-        if fingerprint == own ^ 1:
-            raise SchemaMismatch("the producer and the consumer have one schema, but one of them has a RowSerializer "
-                                 "and the other a ColumnarSerializer: give both the same")
-        if fingerprint != own:
-            raise SchemaMismatch(f"the producer's schema {fingerprint:016x} is not the consumer's {own:016x}, "
-                                 f"{'pickles' if schema is None else schema.text}: give both the same serializer")
+        check_producer(self, epoch, fingerprint)
 
     cdef InputChannel *open_channel(self, uint32_t number, ChannelKind kind, int64_t flush_ns, str peer) except NULL:
         cdef uint32_t i, n = gate_channels(self.core)
@@ -160,17 +155,13 @@ on_error="raise")\n--\n
                     break
             else:
                 raise SequenceError(f"channel {number} is one too many: its gate has all its channels ({n})")
-        c = gate_open_channel(self.core, number, kind, flush_ns)
+        if self.ended and self.core.on_loss != LOSS_ERROR:
+            raise SequenceError(f"channel {number} comes too late: gate {self.gate_id} was read to its end")
+        c = gate_open_channel(self.core, number, kind, flush_ns, self.core.on_loss != LOSS_ERROR and
+                              self.channels is None and self.sealed is None)
         if c == NULL:
-            if number not in self.intake.peers:
-                raise SequenceError(f"channel {number} cannot be connected: gate {self.gate_id} is closed")
-            self.refused = (f"A second producer of channel {number}, {peer}, was refused: the first is "
-                            f"{self.intake.peers[number]}; give each a number of its own, as channel=")
-            if kind != CHANNEL_LOCAL:
-                log.warning("%s (gate %d)", self.refused, self.gate_id)
-            raise SequenceError(f"channel {number} is connected already: gate {self.gate_id} has a producer of that "
-                                f"number, {self.intake.peers[number]}; give each a number of its own, as channel=")
-        self.intake.peers[number] = peer
+            refuse_producer(self.core, self, self.intake.peers, number, kind == CHANNEL_LOCAL, peer)
+        self.intake.connected(c, peer)
         return c
 
     def add_local(self, ResultPartition partition, int index):
@@ -197,11 +188,16 @@ on_error="raise")\n--\n
         self.intake.in_place.append(shared_channel(c, reader))
         gate_notify(self.core)
 
-    def lose(self, str text):
-        """A producer was lost: the reader fails with `text`; called by the transport."""
+    def lose(self, SharedReader reader not None, str text):
+        """The producer of a memfd channel was lost: its reader fails, or reads the rest.  The transport calls it."""
         cdef bytes told = failure_text(text)
-        if not self.freed:
+        if self.freed:
+            return
+        if self.core.on_loss == LOSS_ERROR:
             gate_fail(self.core, FAIL_PEER_LOST, told, len(told))
+        else:
+            reader.lost = told
+            gate_notify(self.core)
 
     def seal(self, totals):
         """Tell the gate all its channels, and how many buffers each sent; it is finished when it has read them.
@@ -214,8 +210,8 @@ on_error="raise")\n--\n
         if fb_u32_load_acquire(&self.is_closed):
             return
         if not isinstance(totals, Mapping):
-            raise ConfigError(f"totals is {totals!r:.80}, of type {type(totals).__name__}: it must be a dict of buffers "
-                              "by channel, as writer.totals(consumer) gives it")
+            raise ConfigError(f"totals is {totals!r:.80}, of type {type(totals).__name__}: it must be a dict of "
+                              "buffers by channel, as writer.totals(consumer) gives it")
         self.sealed = {whole("channel", channel, 0, (1 << 32) - 1): whole("buffers", buffers, 0, (1 << 64) - 1)
                        for channel, buffers in totals.items()}
         if not self.freed:      # another thread may have closed it while the totals were read
@@ -260,29 +256,6 @@ on_error="raise")\n--\n
 
     # ---- reading
 
-    cdef bint complete(self) except -1:
-        """Whether every channel was read to its end of partition, with as many buffers as announced."""
-        cdef uint32_t i, n, expected
-        cdef bint unfinished = gate_unfinished(self.core, &n)
-        cdef InputChannel *c
-        if self.channels is None and self.sealed is None:
-            return False
-        expected = <uint32_t> (len(self.sealed) if self.sealed is not None else self.channels)
-        if (unfinished or n < expected) and n <= expected:
-            return False
-        # All connected channels have ended, so no other thread uses them; or there are more than were announced.
-        for i in range(n if self.sealed is not None else 0):
-            c = gate_channel(self.core, i)
-            if c.number not in self.sealed:
-                raise SequenceError(
-                    f"gate {self.gate_id}: channel {c.number} has connected, but is not among the "
-                    f"{len(self.sealed)} channels that were announced")
-            if not unfinished and self.sealed[c.number] != c.announced_total:
-                raise SequenceError(
-                    f"gate {self.gate_id}: channel {c.number} sent {c.announced_total} buffers, but "
-                    f"{self.sealed[c.number]} were announced")
-        return not unfinished
-
     def poll(self, timeout=None):
         """Wait for data and return it.
 
@@ -323,34 +296,16 @@ on_error="raise")\n--\n
 
     cdef int stall(self, bint forever) except -1:
         """Raises if data should have come; forever: the caller waits without a timeout."""
-        cdef uint32_t n = gate_channels(self.core)
-        expected = len(self.sealed) if self.sealed is not None else self.channels
         self.quiet_ns = 0
-        if expected is not None and n < <uint32_t> expected:
+        if self.awaits_channels():
             raise StallTimeout(self.describe_stall())
         if forever:
-            self.refuse_to_wait_for_oneself(expected is None)
+            refuse_to_wait_for_oneself(self.core, self, self.sealed, self.intake.lost, True)
         return 0
-
-    def refuse_to_wait_for_oneself(self, bint open_ended=False):
-        """Raise StallTimeout if no thread but this one could write or unblock a channel; open_ended: of those there are
-        """
-        cdef uint32_t n = gate_channels(self.core)
-        expected = len(self.sealed) if self.sealed is not None else self.channels
-        if n == 0 or not (open_ended or (expected is not None and n >= <uint32_t> expected)) or not is_only_thread():
-            return
-        if expected is not None and gate_all_wait(self.core):
-            raise StallTimeout(
-                f"gate {self.gate_id} waits for ever: all its channels that have not ended are blocked, and no other "
-                "thread could unblock one. Unblock one before the gate is read, or in another thread")
-        if n == self.intake.locals:
-            raise StallTimeout(
-                f"gate {self.gate_id} waits for ever: its writers are in this process, and there is no other thread "
-                "that could write or close them. Close the writer before the gate is read, or write in another thread")
 
     def waited(self, double seconds):
         """Adds a wait of an event loop to the stall timeout."""
-        self.quiet_ns += min(seconds_ns(seconds), 2 * <int64_t> SLICE_NS)
+        self.quiet_ns += min(seconds_ns(seconds), 2 * <int64_t> LONG_SLICE_NS)
 
     cdef object read(self, timeout):
         cdef int64_t now = fb_now_ns()
@@ -384,9 +339,10 @@ on_error="raise")\n--\n
                 return intake.take_event()
             if intake.enough():
                 return intake.give_out()
-            if self.complete():
+            if all_have_ended(self.core, self, self.sealed, intake.lost):
                 got = intake.give_out() if intake.waiting() else None
                 self.ended = True       # not before: a gate that fails has not ended
+                gate_notify(self.core)  # a coroutine may wait while this thread reads
                 return got
             now = fb_now_ns()
             if came:
@@ -395,11 +351,11 @@ on_error="raise")\n--\n
                 return intake.give_out()
             if 0 <= self.stall_ns < self.quiet_ns:
                 self.stall(deadline < 0)
-            elif deadline < 0 and self.quiet_ns >= FIRST_SLICE_NS:
-                self.refuse_to_wait_for_oneself()
+            elif deadline < 0 and self.quiet_ns >= FIRST_SLICE_NS and not intake.will_give():
+                refuse_to_wait_for_oneself(self.core, self, self.sealed, self.intake.lost, False)
+            gate_serve(self.core)
             if 0 <= deadline <= now:
                 return None
-            gate_serve(self.core)
             until = now + (SLICE_NS if self.quiet_ns else FIRST_SLICE_NS)
             if intake.waiting():
                 until = min(until, self.give_out_ns())
@@ -525,6 +481,8 @@ on_error="raise")\n--\n
             self.pending.extend(records)
         else:
             self.pending, self.pending_at = records, 0
+        if not self.freed:
+            gate_notify(self.core)      # another reader may wait
 
     def kept(self, default):
         """The next record that a reader kept; `default`: there is none."""
@@ -533,22 +491,39 @@ on_error="raise")\n--\n
     # ---- in an event loop
 
     def arm_wake(self):
-        """Arm the eventfd: it becomes readable when something comes from now on (see ``asynchronous``)."""
+        """Arm the eventfd, which becomes readable when something comes; returns it, and whether it was readable."""
         self.check_process()    # before the lock, as in poll
         with self.lock:
             if fb_u32_load_acquire(&self.is_closed):
                 raise ExchangeClosed(f"gate {self.gate_id} is closed")
             descriptor = self.wake_descriptor()
-            gate_arm(self.core)
+            cleared = gate_arm(self.core)
             fb_activity_enter(&self.doing, FB_WAIT_INPUT, 0, fb_now_ns())    # until the next poll
-            return descriptor
+            return descriptor, cleared
 
-    def due_in(self, double most):
-        """Seconds until a buffer timeout passes, which the descriptor does not report; `most` at most."""
+    def due_in(self):
+        """Seconds until something is due that the descriptor does not report, a timeout; inf: nothing is."""
+        cdef int64_t now = fb_now_ns()
         cdef int64_t due = self.intake.flush_due_ns
         if self.intake.waiting() and (due < 0 or self.give_out_ns() < due):
             due = self.give_out_ns()
-        return most if due < 0 else min(most, max(due - fb_now_ns(), <int64_t> 0) / 1e9)
+        if self.stall_ns >= 0 and self.awaits_channels():
+            stall = now + min(max(self.stall_ns - self.quiet_ns, <int64_t> 0) + 1000000, <int64_t> LONG_SLICE_NS)
+            due = stall if due < 0 else min(due, stall)
+        return float("inf") if due < 0 else max(due - now, <int64_t> 0) / 1e9
+
+    def is_due(self):
+        """Whether a poll may give something now; a look at channels read in place that takes nothing."""
+        if not self.lock.acquire(blocking=False):       # another thread reads
+            return True
+        try:
+            return self.freed or self.intake.waiting() > 0 or self.awaits_channels() or \
+                self.intake.look(fb_now_ns()) != 0
+        finally:
+            self.lock.release()
+
+    cdef bint awaits_channels(self) except -1:
+        return not self.freed and awaits_producers(self.core, self.channels, self.sealed, self.intake.lost)
 
     def wake_descriptor(self):
         """The eventfd of this gate; the first call makes it."""
@@ -560,6 +535,7 @@ on_error="raise")\n--\n
             if self.wake_fd < 0:
                 raise ResourceError(f"no eventfd for gate {self.gate_id}: {strerror(errno)}")
             fb_u32_store_release(&self.core.wake_fd, <uint32_t> self.wake_fd)
+            local_set_signal(self.pool.core, self.wake_fd)      # a segment became free
         return self.wake_fd
 
     def poll_async(self, timeout=None):
@@ -649,6 +625,7 @@ on_error="raise")\n--\n
         self.final_stats = self.stats()
         self.freed = True
         local_set_listener(self.pool.core, NULL)
+        local_set_signal(self.pool.core, -1)
         if self.intake.locals == 0:
             gate_free(self.core)
             self.core = NULL
@@ -707,13 +684,7 @@ on_error="raise")\n--\n
         """The state of a waiting gate, as text."""
         if self.freed:          # the caller may not have the gate's lock
             return f"gate {self.gate_id} is closed"
-        n, waiting = stalled_channels(self.core)
-        expected = self.channels if self.channels is not None else "an unknown number of"
-        return (
-            f"gate {self.gate_id} got nothing for {self.config.stall_timeout_s} s: {n} of "
-            f"{expected} channels have connected; {'; '.join(waiting[:8]) or 'none is open'}; pool: {self.pool.in_use} "
-            f"segments in use, limit {self.pool.limit}. {self.refused and self.refused + '. '}The producers are slow "
-            f"or stuck, or were not started; raise stall_timeout_s ({self.config.stall_timeout_s}; None: no limit)")
+        return stall_text(self, self.core)
 
     @property
     def finished(self):
@@ -730,9 +701,15 @@ on_error="raise")\n--\n
         """Records, or rows, given out so far."""
         return self.intake.records_in
 
+    @property
+    def lost(self):
+        """Why producers were lost, by channel number, in whose place no other has come; see ``on_peer_loss``."""
+        return dict(self.intake.lost)
+
     def stats(self):
         """Figures so far: records, skipped (left out, see `on_error`), bytes, buffers, channels, peak_segments,
-        segments (the cap), wait_s.
+        segments (the cap), wait_s, producers_lost, and records_cut: how many records of lost producers (of columns:
+        chunks of rows) came in part.
         """
         cdef ChannelCounters counted
         if self.freed:
@@ -747,6 +724,8 @@ on_error="raise")\n--\n
             "peak_segments": stats.peak,
             "segments": stats.maximum,
             "wait_s": activity_waited_s(&self.doing),
+            "producers_lost": self.intake.losses,
+            "records_cut": self.intake.cut,
         }
 
     def activity(self):

@@ -26,6 +26,7 @@ cdef class LongRecordWriter:
 
     # These return 1: done, 0: blocked.
     cdef int spill(self, int part, Py_ssize_t length, PyObject *tail) except -1
+    cdef Py_ssize_t forget_tail(self, Py_ssize_t n, PyObject *tail) noexcept
     cdef int put_tail(self, int part, Py_ssize_t n, PyObject *tail) except -1
     cdef int pump_spill(self) except -1
 

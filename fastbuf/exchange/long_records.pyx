@@ -92,6 +92,12 @@ cdef class LongRecordWriter:
                 self.refuse(n)
         return n
 
+    cdef Py_ssize_t forget_tail(self, Py_ssize_t n, PyObject *tail) noexcept:
+        """Releases the tail of a record that is encoded once more; returns n."""
+        cdef object held = <object> tail
+        Py_DECREF(held)
+        return n
+
     cdef int put_tail(self, int part, Py_ssize_t n, PyObject *tail) except -1:
         """Writes the length before the `n` payload bytes in the open buffer, commits both, and goes on with the tail.
         """

@@ -104,6 +104,9 @@ class RecordWriter:
     def digest(self) -> int | None:
         """Sum of the hashes of all keys in batches, dropped rows included; None: keys are not hashed."""
 
+    def dropped(self) -> list[int]:
+        """Buffers and events that each consumer of a broadcast did not get."""
+
     @overload
     def totals(self, consumer: None = None) -> list[int]:
         """Buffers sent to each consumer; final after :meth:`close`."""

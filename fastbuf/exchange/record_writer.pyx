@@ -145,8 +145,10 @@ cdef class RecordWriter(BatchWriter):
             room = <Py_ssize_t> p.segment_size - b.fill - PREFIX
             if room > 0:
                 n = self.serializer.encode_head(record, b.data + b.fill + PREFIX, room, &tail)
-                if tail != NULL:
+                if tail != NULL and not p.lagging:
                     return self.put_tail(part, n, tail)
+                if tail != NULL:
+                    n = self.forget_tail(room + 1, tail)
                 if n > self.longest:
                     self.refuse(n)
                 if n <= room:
@@ -154,6 +156,8 @@ cdef class RecordWriter(BatchWriter):
                     memcpy(b.data + b.fill, &length, PREFIX)
                     p.commit(part, length + PREFIX)
                     return 1
+        if p.lagging:
+            p.finish_shared()       # consumers that skip buffers can go on where a record begins with one
         while True:
             self.reserve(max(n, <Py_ssize_t> 64) + PREFIX)
             room = self.scratch_room - PREFIX
@@ -209,6 +213,8 @@ cdef class RecordWriter(BatchWriter):
 
     def emit(self, record):
         """Write one record, waiting without the GIL while there is no credit.
+
+        It leaves when its buffer is full, after ``buffer_timeout_s`` (0.1 s; 0: at once), or by :meth:`flush`.
 
         If the wait is interrupted (Ctrl-C), the record counts as written: the next call writes what is left of it.
 
@@ -602,6 +608,10 @@ cdef class RecordWriter(BatchWriter):
         """Sum of the hashes of all keys, dropped rows included; None: keys are not hashed; one consumer: 0."""
         return self.selector.digest()
 
+    def dropped(self):
+        """Buffers and events that each consumer of a broadcast did not get; see ``on_slow_consumer``."""
+        return self.partition.dropped()
+
     def totals(self, consumer=None):
         """Buffers sent to each consumer, in a list; final after :meth:`close`, and for a gate of this process once it
         has read everything.
@@ -619,7 +629,8 @@ cdef class RecordWriter(BatchWriter):
 
     def stats(self):
         """Figures so far: records, bytes, buffers, peak_segments, segments (the cap), wait_s; channels by transport
-        (transports), and how many use TCP because shared memory could not be used (fallbacks).
+        (transports), and how many use TCP because shared memory could not be used (fallbacks); of slow consumers of a
+        broadcast: buffers_dropped, and consumers_cut.
         """
         stats = self.partition.pool.stats()
         return {
@@ -631,4 +642,6 @@ cdef class RecordWriter(BatchWriter):
             "wait_s": self.partition.wait_s,
             "transports": self.partition.transports_used(),
             "fallbacks": self.partition.fallbacks,
+            "buffers_dropped": sum(self.partition.dropped()),
+            "consumers_cut": self.partition.consumers_cut,
         }

@@ -21,9 +21,18 @@ cdef enum WriteState:
 
 # A broadcast fills one buffer, buffers[subpartitions].  It is queued for every consumer that has not cancelled.  Each
 # queue has a reference of its own, and so has the writer until the buffer is full.
+cdef enum OnSlow:               # what becomes of a slow consumer of a broadcast, as config.ON_SLOW_CONSUMER
+    SLOW_WAIT = 0
+    SLOW_DROP = 1               # buffers are not queued for it, until it has room and a record begins with the buffer
+    SLOW_DISCONNECT = 2         # it is cut off
+
+
 cdef struct OpenBuffer:         # writer only
     int32_t segment             # -1: none is open
     uint32_t fill               # may be ahead of what is committed, while `touched`
+    bint skips                  # SLOW_DROP: this consumer does not get the open buffer, nor the rest of its last record
+    int64_t full_ns             # since when its queue is full, 0: it is not.  Not with SLOW_WAIT
+    uint64_t dropped            # SLOW_DROP: buffers that it did not get.  Any thread reads
     bint touched                # the record writer still has to commit it
     uint8_t *data
 
@@ -60,6 +69,10 @@ cdef class ResultPartition:
     cdef public int fallbacks   # channels that use TCP because shared memory could not be used
     cdef int64_t spin_most      # longest spin; 0: there is only one core
     cdef bint short             # the last request for a segment failed
+    cdef OnSlow on_slow         # set once
+    cdef int64_t patience_ns    # a consumer is slow when its queue was full for so long.  Set once
+    cdef bint lagging           # SLOW_DROP: some consumer is behind; buffers end with a record where they can
+    cdef uint32_t cut           # consumers that were cut off
     cdef bint shares            # a subpartition is read in another process through shared memory
     cdef public object credentials      # what a transport needs to connect to the consumers
     cdef list transports        # (kind, place) of the drainer of each subpartition
@@ -79,6 +92,8 @@ cdef class ResultPartition:
     # part: a subpartition, or `subpartitions` for all of them
     cdef WriteState open_buffer(self, int part, bint overdraft) noexcept nogil
     cdef WriteState open_shared(self, bint overdraft) noexcept nogil
+    cdef bint is_slow(self, OpenBuffer *b) noexcept nogil
+    cdef WriteState choose(self, bint within) noexcept nogil
     cdef int acquire(self, bint overdraft) noexcept nogil
     cdef bint has_room(self, int part) noexcept nogil
     cdef bint any_room(self) noexcept nogil

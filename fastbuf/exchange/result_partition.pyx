@@ -27,6 +27,7 @@ from fastbuf.memory.pool_waking cimport arm as pool_arm
 from fastbuf.memory.pool_waking cimport local_set_listener, local_set_signal
 
 from fastbuf.checks import MOST_SEGMENTS
+from fastbuf.config import ON_SLOW_CONSUMER
 from fastbuf.errors import ConfigError, ExchangeClosed, StallTimeout
 from fastbuf.exchange.own_readers import reader_of, refuse_to_wait_for_oneself
 
@@ -35,6 +36,7 @@ cdef enum:
     FIRST_SLICE_NS = 50000000   # the same without progress for the first time: does this thread wait for itself?
     SPIN_NS = 20000             # about the cost of a sleep and a wake-up
     LEAST_SPIN_NS = 2000        # what remains of it after many spins in vain
+    PATIENCE_NS = 100000000     # of a broadcast without a buffer timeout, for slow consumers
     DRIVE_NS = 6000000          # longest time that a writer drives the transport before it sleeps
 
 
@@ -61,7 +63,8 @@ cdef class ResultPartition:
         and at least one more than there are subpartitions.
     """
 
-    def __init__(self, environment, int subpartitions, unsigned int channel, config, maximum=None):
+    def __init__(self, environment, int subpartitions, unsigned int channel, config, maximum=None,
+                 on_slow_consumer="wait"):
         cdef NetworkBufferPool network = environment.pool
         self.environment = environment
         self.subpartitions = subpartitions
@@ -78,6 +81,11 @@ cdef class ResultPartition:
         self.pool_core = network.core
         # One segment to fill per subpartition, and one in flight, so that open buffers alone cannot use up the pool.
         required = subpartitions + 1
+        # Who waits for longer breaks the promise of the buffer timeout to the other consumers.
+        self.patience_ns = self.flush_ns if self.flush_ns >= 0 else PATIENCE_NS
+        self.on_slow = <OnSlow> <int> ON_SLOW_CONSUMER.index(on_slow_consumer)
+        if self.on_slow != SLOW_WAIT:       # a full queue must not keep the others from getting segments
+            required += subpartitions * (config.max_buffers_per_channel + EVENT_SLOTS)
         if maximum is None:
             maximum = min(subpartitions * config.exclusive + config.floating, MOST_SEGMENTS)
         self.pool = environment.pool.create_local_pool(
@@ -264,18 +272,23 @@ cdef class ResultPartition:
         cdef OpenBuffer *b = &self.buffers[self.subpartitions]
         cdef int live = 0
         cdef int segment, part
+        cdef WriteState state
         for part in range(self.subpartitions):
             if fb_u32_load_acquire(&self.subs[part].cancelled):
                 self.drop(part)
                 continue
             live += 1
-            if b.segment < 0 and not self.has_room(part):
+            if b.segment < 0 and self.on_slow == SLOW_WAIT and not self.has_room(part):
                 return WRITE_BLOCKED
         if live == 0:
             self.finish_shared()
             return WRITE_DROPPED
         if b.segment >= 0:
             return WRITE_OK
+        if self.on_slow != SLOW_WAIT:
+            state = self.choose(overdraft)
+            if state != WRITE_OK:
+                return state
         segment = self.acquire(overdraft)
         if segment < 0:
             return WRITE_BLOCKED
@@ -284,11 +297,57 @@ cdef class ResultPartition:
         b.data = segment_data(self.pool_core, segment)
         for part in range(self.subpartitions):
             # If a consumer cancels from here on, this is discarded like any other buffer, once it is finished.
-            if not fb_u32_load_acquire(&self.subs[part].cancelled):
+            if self.buffers[part].skips:
+                self.buffers[part].dropped += 1
+            elif not fb_u32_load_acquire(&self.subs[part].cancelled):
                 segment_retain(self.pool_core, segment)
                 self.buffers[part].segment = segment
                 sub_begin(&self.stage[part], segment)
         return WRITE_OK
+
+    cdef WriteState choose(self, bint within) noexcept nogil:
+        """Chooses which consumers get the next shared buffer, of those that have not cancelled; none waits for another.
+
+        within: it begins within a record.  A consumer gets a record as a whole or not at all.
+        """
+        cdef OpenBuffer *b
+        cdef int part
+        cdef int takes = 0
+        if not within:
+            self.lagging = False
+        for part in range(self.subpartitions):
+            b = &self.buffers[part]
+            if fb_u32_load_acquire(&self.subs[part].cancelled) or within and b.skips:
+                continue
+            if self.has_room(part):
+                b.skips = False
+                b.full_ns = 0
+            elif not b.skips and not self.is_slow(b):
+                return WRITE_BLOCKED
+            elif self.on_slow == SLOW_DISCONNECT:
+                sub_cut(&self.subs[part])
+                self.cut += 1
+                continue
+            elif not within:
+                b.skips = True
+                self.lagging = True
+                continue
+            elif sub_queued(&self.stage[part]) < self.stage[part].bound + EVENT_SLOTS:
+                self.lagging = True         # the rest of its record still goes there
+            else:
+                return WRITE_BLOCKED
+            takes += 1
+        if takes:
+            return WRITE_OK
+        for part in range(self.subpartitions):
+            self.buffers[part].dropped += self.buffers[part].skips
+        return WRITE_DROPPED
+
+    cdef bint is_slow(self, OpenBuffer *b) noexcept nogil:
+        cdef int64_t now = fb_now_ns()
+        if b.full_ns == 0:
+            b.full_ns = now
+        return now - b.full_ns >= self.patience_ns
 
     cdef void commit(self, int part, uint32_t n) noexcept nogil:
         if self.commit_early(part, n):
@@ -350,7 +409,12 @@ cdef class ResultPartition:
         if n > SHARED_EVENT_BYTES:
             raise ConfigError(f"an event of {n} bytes: at most {SHARED_EVENT_BYTES}")
         for part in range(self.subpartitions):
-            if fb_u32_load_acquire(&self.subs[part].cancelled) or sub_has_event_room(&self.stage[part]):
+            if fb_u32_load_acquire(&self.subs[part].cancelled) or sub_has_event_room(&self.stage[part]) or \
+                    self.on_slow == SLOW_DROP:
+                continue
+            if self.on_slow == SLOW_DISCONNECT:
+                sub_cut(&self.subs[part])
+                self.cut += 1
                 continue
             if not (self.make_room() and sub_has_event_room(&self.stage[part])):
                 return 0
@@ -358,6 +422,9 @@ cdef class ResultPartition:
         for part in range(self.subpartitions):
             self.finish_buffer(part)
             if fb_u32_load_acquire(&self.subs[part].cancelled):
+                continue
+            if self.on_slow == SLOW_DROP and not sub_has_event_room(&self.stage[part]):
+                self.buffers[part].dropped += 1
                 continue
             event = event_new(bytes_, n)
             if event == NULL:
@@ -464,10 +531,12 @@ cdef class ResultPartition:
             until = now + FIRST_SLICE_NS
         elif 0 <= self.stall_ns < now - blocked_since[0]:
             raise StallTimeout(self.describe_stall())
-        else:
+        elif self.on_slow == SLOW_WAIT or now - blocked_since[0] > self.subpartitions * self.patience_ns:
             refuse_to_wait_for_oneself(self, (now - blocked_since[0]) / 1e9)
         if 0 <= deadline_ns < until:
             until = deadline_ns
+        if self.on_slow != SLOW_WAIT:
+            until = min(until, now + self.patience_ns)
         alone = fb_activity_state(&self.core.activity) == FB_RUNS
         if alone:
             self.waits(-1)
@@ -635,10 +704,12 @@ cdef class ResultPartition:
         if self.destroyed:
             return
         self.closed = True
+        for i in range(self.subpartitions):
+            if not self._is_local(i):
+                sub_forget_drainer(&self.subs[i])       # before anything is finished, which would notify it
         self.finish_shared()
         for i in range(self.subpartitions):
             if not self._is_local(i):
-                sub_forget_drainer(&self.subs[i])
                 if not fb_u32_load_acquire(&self.subs[i].closed):
                     sub_close(&self.subs[i], True)
             self.drop(i)
@@ -652,6 +723,15 @@ cdef class ResultPartition:
     def totals(self):
         """Buffers sent, per subpartition; final once the partition is closed (see :meth:`RecordWriter.totals`)."""
         return [fb_u64_load_relaxed(&self.subs[i].buffers) for i in range(self.subpartitions)]
+
+    def dropped(self):
+        """Buffers and events that each consumer of a broadcast did not get, as it was too slow."""
+        return [self.buffers[i].dropped for i in range(self.subpartitions)]
+
+    @property
+    def consumers_cut(self):
+        """Consumers of a broadcast that were cut off, as they were too slow."""
+        return self.cut
 
     @property
     def bytes_out(self):

@@ -15,6 +15,7 @@
 #              checks for data: it sees the bytes, or after the notice finds it set
 #   low_water  writer stores, then a fence; drainer stores head, then a fence, then loads it: see below
 #   cancelled, closed   drainer stores with release; writer loads with acquire; they never go back to 0
+#   cut        writer stores with release, then `cancelled` too, and notifies; drainer loads with acquire, and closes
 # If the reader is in another process (memfd channel), each change is also written to the shared block (`shared`,
 # shared_block.pxd).  The drainer in this process is then the thread that collects what the reader gave back: the
 # writer when it finds no room, or the transport.
@@ -76,6 +77,7 @@ cdef struct Subpartition:
     fb_pad pad_writer
     fb_au32 tail
     fb_au32 ended
+    fb_au32 cut                 # 1: the writer has ended this consumer alone, which is too slow (SLOW tells it)
     fb_au32 flush_asked         # 1: send what is committed; set by the writer, cleared by the drainer
     uint32_t head_seen          # writer only: last head it read
     bint full                   # writer only: the queue was full, and is not half empty yet
@@ -105,6 +107,8 @@ cdef bint sub_finish_early(Subpartition *s) noexcept nogil
 cdef void sub_tell(Subpartition *s) noexcept nogil
 cdef void sub_flush(Subpartition *s) noexcept nogil
 cdef void sub_end(Subpartition *s) noexcept nogil
+cdef void sub_cut(Subpartition *s) noexcept nogil
+cdef const char *sub_slow() noexcept nogil      # what a consumer that was cut is told
 cdef bint sub_has_event_room(Subpartition *s) noexcept nogil
 cdef void sub_push_event(Subpartition *s, EventBlob *event) noexcept nogil
 cdef uint32_t sub_queued(Subpartition *s) noexcept nogil

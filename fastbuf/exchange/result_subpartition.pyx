@@ -144,6 +144,18 @@ cdef void sub_end(Subpartition *s) noexcept nogil:
     s.notify(s.notify_context)
 
 
+cdef void sub_cut(Subpartition *s) noexcept nogil:
+    """Gives up this consumer alone; its drainer tells it, and closes the queue."""
+    fb_u32_store_release(&s.cut, 1)
+    fb_u32_store_release(&s.cancelled, 1)
+    s.notify(s.notify_context)
+
+
+cdef const char *sub_slow() noexcept nogil:
+    return b"this consumer is too slow: it left max_buffers_per_channel buffers of a broadcast unread, whose " \
+        b"producer goes on without such ones (on_slow_consumer='disconnect')"
+
+
 cdef EventBlob *event_new(const uint8_t *data, uint32_t length) noexcept nogil:
     """A new event of `length` bytes, copied from `data` unless that is NULL; NULL: no memory."""
     cdef EventBlob *e = <EventBlob *> malloc(sizeof(EventBlob) + length)

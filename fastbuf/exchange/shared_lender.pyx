@@ -12,7 +12,7 @@ from fastbuf._native.threads cimport *
 from fastbuf.exchange.doorbell cimport Doorbell, bell_ring
 from fastbuf.exchange.failure cimport *
 from fastbuf.exchange.result_partition cimport ResultPartition
-from fastbuf.exchange.result_subpartition cimport Slot, Subpartition, sub_close, sub_forget_drainer
+from fastbuf.exchange.result_subpartition cimport Slot, Subpartition, sub_close, sub_forget_drainer, sub_slow
 from fastbuf.exchange.shared_block cimport *
 from fastbuf.memory.pool_core cimport segment_recycle
 
@@ -149,6 +149,10 @@ cdef void lender_notify(void *lender) noexcept nogil:
         pthread_mutex_lock(&x.lock)
         if x.abort_asked != NULL and x.failure != NULL and failure_code(x.failure):
             _say_abort(x, x.failure.text)
+        pthread_mutex_unlock(&x.lock)
+    elif x.sub != NULL and fb_u32_load_acquire(&(<Subpartition *> x.sub).cut):
+        pthread_mutex_lock(&x.lock)
+        _say_abort(x, sub_slow())
         pthread_mutex_unlock(&x.lock)
     bell_ring(x.reader_bell, &x.reader_fd)
 

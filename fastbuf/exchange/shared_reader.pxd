@@ -14,6 +14,7 @@ cdef enum News:                 # what a channel of any kind has next
     NEWS_NONE = 0
     NEWS_BYTES = 1
     NEWS_EVENT = 2
+    NEWS_LOST = 4               # its producer was lost; the bytes are the reason (WireChannels alone)
     NEWS_END = 3                # end of partition; a SharedReader reports it by `exhausted` instead
 
 cdef enum:
@@ -53,8 +54,10 @@ cdef class SharedReader:
     cdef SharedEnd over         # the end that was reported to the writer
     cdef uint64_t received      # buffers that were read completely
     cdef readonly object peer   # for messages
+    cdef public bytes lost      # why its writer was lost, to be read behind what it left; None.  Guarded by the GIL
 
     cdef void look(self, SharedLook *at) noexcept nogil
+    cdef bint has_more(self) noexcept nogil
     cdef News next(self, bint partial, const uint8_t **data, uint32_t *length, bint *last) noexcept nogil
     cdef void advance(self, uint32_t length, bint last) noexcept nogil
     cdef bint enter(self) noexcept nogil

@@ -130,6 +130,13 @@ cdef class SharedReader:
         at.tail = self.tail_seen
         at.drained = self.drained
 
+    cdef bint has_more(self) noexcept nogil:
+        """Whether there is something to read, an unfilled buffer or an end too; a hint."""
+        cdef SharedSlot *slot = &self.block.slot[0] + (self.head & (self.slots - 1))
+        if self.head == fb_u32_load_acquire(&self.block.tail):
+            return self.writer_ended() != SHARED_OPEN
+        return fb_u32_load_acquire(&slot.finished) or fb_u32_load_acquire(&slot.committed) > self.drained
+
     cdef News next(self, bint partial, const uint8_t **data, uint32_t *length, bint *last) noexcept nogil:
         """What can be read now; partial: also bytes of a buffer that the writer still fills.
 

@@ -122,11 +122,12 @@ cdef inline void _enqueue(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
 
 
 cdef void bm_open(GateBuffers *g, ChannelBuffers *c, void *owner) noexcept nogil:
+    cdef CreditRow *row = c.credit          # of the producer before, in whose place this one comes
     memset(c, 0, sizeof(ChannelBuffers))
     c.owner = owner
     g.open += 1
-    c.credit = &c.own
-    if g.rows_used < g.n_rows:
+    c.credit = row if row != NULL else &c.own
+    if row == NULL and g.rows_used < g.n_rows:
         c.credit = &g.rows[g.rows_used]
         g.rows_used += 1
     credit_init(c.credit, g.exclusive)

@@ -12,6 +12,8 @@ cdef class NetworkBufferPool:
     # every live pool is at its maximum, so adding or removing one changes no other limit
     cdef bint roomy
     cdef uint64_t most              # upper bound of the sum of these maxima
+    cdef uint64_t living            # local pools when the limits were computed, and those made since
+    cdef uint64_t gone              # local pools destroyed since
     cdef bint ended
     cdef object __weakref__
 

@@ -26,6 +26,10 @@ from fastbuf.memory.redistribution cimport share_out
 from fastbuf.memory.stats import NetworkPoolStats
 
 
+cdef enum:
+    LAG = 64                    # the limits of so many pools, or fewer, are always exact
+
+
 cdef inline LocalCore *first(NetworkBufferPool self) noexcept nogil:
     return <LocalCore *><size_t>fb_u64_load_seq_cst(&self.core.locals)
 
@@ -169,6 +173,7 @@ cdef class NetworkBufferPool:
             if p == NULL:
                 raise ResourceError("no memory for another local pool")
             pool = local_adopt(p, self, name)
+            self.living += 1
             self.most += <uint64_t> maximum
             if self.roomy and not self.dirty and self.most <= self.core.count:
                 local_set_limit(p, maximum)     # no other limit changes
@@ -177,8 +182,18 @@ cdef class NetworkBufferPool:
         self.redistribute_limits()
         return pool
 
+    def pool_ended(self):
+        """A local pool was destroyed: the limits of the others rise.
+
+        With more than LAG pools they do so once for each LAG-th part of the pools that ends, as each time costs a look
+        at every pool: thousands that end one by one would cost the square of that.
+        """
+        self.gone += 1
+        if self.gone * LAG >= self.living - self.gone:
+            self.redistribute_limits()
+
     def redistribute_limits(self):
-        """Compute the limits again; called whenever a local pool is created or destroyed.
+        """Compute the limits again; called whenever a local pool is created, and when some were destroyed.
 
         Notes
         -----
@@ -241,6 +256,8 @@ cdef class NetworkBufferPool:
                     if not local_destroyed(p) and (numbers[2 * n + k] > local_limit(p)) == rising:
                         local_set_limit(p, numbers[2 * n + k])
             self.most = most
+            self.living = n
+            self.gone = 0
             self.roomy = most <= self.core.count
         finally:
             free(pools)

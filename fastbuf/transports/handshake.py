@@ -228,9 +228,9 @@ class Greeting:
             if not hmac.compare_digest(rest, server_proof(self._secret, self.message, self._nonce)):
                 raise AuthenticationError(f"{self._where} could not prove the exchange's secret")
             return
-        if status == BUSY:
-            raise self._busy()
         reason = rest.decode("utf-8", "replace")
+        if status == BUSY:
+            raise Busy(f"{self._where} does not take it yet: {reason}") if reason else self._busy()
         if status == REFUSED_SECRET:
             reason += "; give the gate's address as the target, or secret=gate.secret"
         raise _REFUSALS[status](f"{self._where} refused channel {self._hello.channel}: {reason}")

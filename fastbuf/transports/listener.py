@@ -16,6 +16,7 @@ import time
 from typing import Any, Protocol
 
 from fastbuf.errors import ConfigError, ExchangeError, PeerLost, ResourceError, descriptors_for
+from fastbuf.exchange.connection import StillConnected
 from fastbuf.exchange.named_thread import named_thread
 from fastbuf.fork_safe import child_closes, openssl, socket_pair
 from fastbuf.transports import handshake as hs
@@ -54,6 +55,8 @@ def _refusal(error: Exception) -> bytes:
     if isinstance(error, hs.Crossed):
         return hs.pack_verdict(hs.CROSSED)
     status = hs.REFUSED_GATE if isinstance(error, PeerLost) else hs.REFUSED_CHANNEL
+    if isinstance(error, StillConnected):
+        status = hs.BUSY
     return hs.pack_verdict(status, str(error) if isinstance(error, ExchangeError) else "")
 
 

@@ -36,7 +36,7 @@ from typing import Any
 
 from fastbuf.errors import ExchangeClosed, FastbufError, PeerLost, ResourceError, SequenceError, strerror
 from fastbuf.exchange.blocking_partition import BlockingPartition
-from fastbuf.exchange.connection import NobodyListens, Refused, register_transport, warn_once
+from fastbuf.exchange.connection import NobodyListens, Refused, StillConnected, register_transport, warn_once
 from fastbuf.exchange.doorbell import Doorbell
 from fastbuf.exchange.named_thread import named_thread
 from fastbuf.exchange.shared_lender import SharedWriter
@@ -46,7 +46,7 @@ from fastbuf.memory.arena import Arena
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.addresses import host_of
 from fastbuf.transports.applicant import Applicant
-from fastbuf.transports.memfd_greeting import ANSWERED, CANNOT_MAP, ENDED, IS_THERE, Fds, greet, serve
+from fastbuf.transports.memfd_greeting import ANSWERED, CANNOT_MAP, ENDED, IS_THERE, NOT_YET, Fds, greet, serve
 from fastbuf.transports.strangers import PROOF_TIME_S, Stranger, Strangers
 
 COLLECT_S = 0.05  # how often returned segments are collected while no writer of this process requests one
@@ -188,8 +188,9 @@ class _Line:
         assert isinstance(self.end, SharedReader)
         if not self.end.has_ended():
             self.gate.lose(
+                self.end,
                 f"producer {self.end.peer} (channel {self.channel}) was lost without its end of partition, after "
-                f"{self.end.received_so_far()} buffers: {why}"
+                f"{self.end.received_so_far()} buffers: {why}",
             )
 
 
@@ -332,6 +333,8 @@ class MemfdTransport:
                     f"{where} refused the channel: channel {hello.channel} is connected already, or its gate has all "
                     "its channels; give each producer a number of its own, as channel="
                 )
+            if answer == NOT_YET:
+                raise hs.Busy(f"{where} has not read channel {hello.channel} of the producer before to its end")
             if answer == ENDED:
                 raise Refused(f"{where} refused the channel: its gate has ended")
             if answer != ANSWERED:
@@ -548,6 +551,8 @@ class MemfdTransport:
                 gate.add_shared(reader, hello.channel, hello.flush_ns)
             except ExchangeClosed:
                 answer = ENDED
+            except StillConnected:
+                answer = NOT_YET
             except SequenceError:
                 answer = IS_THERE
         if answer == ANSWERED:

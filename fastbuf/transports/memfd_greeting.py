@@ -13,7 +13,7 @@ from fastbuf.transports import handshake as hs
 from fastbuf.transports.applicant import Applicant
 from fastbuf.transports.applicant import Refused as SentAway
 
-ANSWERED, CANNOT_MAP, IS_THERE, ENDED = b"\x01", b"\x02", b"\x03", b"\x04"
+ANSWERED, CANNOT_MAP, IS_THERE, ENDED, NOT_YET = b"\x01", b"\x02", b"\x03", b"\x04", b"\x05"
 
 
 class Fds(list[int]):

@@ -16,7 +16,7 @@ from libc.stdlib cimport free
 from fastbuf._native.atomics cimport fb_now_ns, fb_u32_store_relaxed
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.failure cimport FAIL_PEER_LOST
-from fastbuf.exchange.gate_core cimport gate_disconnect, gate_fail
+from fastbuf.exchange.gate_core cimport gate_disconnect, gate_lose
 from fastbuf.exchange.input_channel cimport CHANNEL_WIRE, InputChannel
 from fastbuf.exchange.input_gate cimport InputGate
 from fastbuf.exchange.result_partition cimport ResultPartition
@@ -213,7 +213,7 @@ cdef class TcpTransport:
         what = f"producer {applicant.peer} (channel {applicant.hello.channel}) was lost as it connected: {error}"
         text = what.encode()
         gate_disconnect(gate.core, channel)
-        gate_fail(gate.core, FAIL_PEER_LOST, text, len(text))
+        gate_lose(gate.core, channel, FAIL_PEER_LOST, text, len(text))
         raise PeerLost(what) from error
 
     # ---- we connect to a consumer
@@ -252,7 +252,8 @@ cdef class TcpTransport:
                 if serial == 0:
                     continue
                 try:
-                    self._join(serial, partition, index, target, channel, where)
+                    hs.patiently(lambda: self._join(serial, partition, index, target, channel, where),
+                                 deadline, partition.check)
                     return
                 except _Gone:
                     partition.check()       # the consumer may have sent the reason

@@ -337,7 +337,10 @@ cdef void _tell(Connection *c, Stream *s, FailureCode code, const char *why) noe
                      c.peer, s.number, <unsigned long long> s.channel.counted.buffers, why)
         else:
             snprintf(text, TEXT, b"producer %s (channel %u) broke the protocol: %s", c.peer, s.number, why)
-        gate_fail(s.gate, code, text, strlen(text))
+        if lost:
+            gate_lose(s.gate, s.channel, code, text, strlen(text))
+        else:
+            gate_fail(s.gate, code, text, strlen(text))
 
 
 cdef void _end(Connection *c, FailureCode code, const char *why) noexcept nogil:

@@ -71,6 +71,9 @@ cdef bint sender_next(Stream *s, OutFrame *f) noexcept nogil:
     if s.abort_asked != NULL and fb_u32_load_acquire(s.abort_asked):
         stream_part(s, FRAME_ABORT, s.writer_failure.text)
         return False
+    if fb_u32_load_acquire(&s.sub.cut):
+        stream_part(s, FRAME_ABORT, sub_slow())
+        return False
     if fb_u32_exchange_acq_rel(&s.sub.flush_asked, 0):
         s.flush_pending = True
     # Called without credit too: a last buffer that was sent completely must not delay the end.
@@ -303,7 +306,7 @@ cdef void receiver_hears(Stream *s) noexcept nogil:
         _hear_done(s)
     elif kind == FRAME_ABORT:
         if s.gate != NULL:
-            gate_fail(s.gate, FAIL_ABORTED, c.in_text, c.in_frame.length)
+            gate_lose(s.gate, s.channel, FAIL_ABORTED, c.in_text, c.in_frame.length)
         s.heard_end = True
         s.want_done = True
         stream_ready(s)

@@ -107,16 +107,22 @@ def test_example_runs(name: str, outcomes: dict[str, str]) -> None:
     assert outcomes[name] == "", outcomes[name]
 
 
-TITLED = re.compile(r"^```python title=\"(spawned|forked)\.py\"\n(.*?)^```", re.DOTALL | re.MULTILINE)
+TITLED = re.compile(r"^```python title=\"(spawned|forked|service)\.py\"\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.parametrize(
-    ("name", "printed"), [("spawned", "2000 records\n"), ("forked", None)], ids=["spawned", "forked"]
+    ("name", "where", "printed"),
+    [
+        ("spawned", "faster-than-a-queue", "2000 records\n"),
+        ("forked", "faster-than-a-queue", None),
+        ("service", "keep-a-service-running", None),
+    ],
+    ids=["spawned", "forked", "service"],
 )
 def test_the_programs_between_processes_print_what_the_page_says(
-    name: str, printed: str | None, tmp_path: Path
+    name: str, where: str, printed: str | None, tmp_path: Path
 ) -> None:
-    page = (ROOT / "docs/howto/faster-than-a-queue.md").read_text()
+    page = (ROOT / f"docs/howto/{where}.md").read_text()
     programs = dict(TITLED.findall(page))
     if printed is None:
         printed = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[0]

@@ -33,7 +33,7 @@ def test_a_partition_that_a_gate_refused_does_not_point_to_it(env: fb.ShuffleEnv
     late = env.create_result_partition(ROWS, [None], channel=3, partition_type="blocking")
     with pytest.raises(SequenceError, match="channel 3 is connected already"):
         late.attach(0, gate)
-    descriptor = gate.arm_wake()
+    descriptor, _ = gate.arm_wake()
     late.emit((1, "one"))
     late.close()
     assert select.select([descriptor], [], [], 0)[0] == []

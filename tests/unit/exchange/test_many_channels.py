@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import weakref
+from typing import Any
 
 import pytest
 
@@ -14,23 +16,63 @@ from fastbuf.memory.redistribution import redistribute
 ROWS = fb.RowSerializer(fb.Schema.of(id="int64"))
 
 
-def work(producers: int, consumers: int) -> tuple[int, int]:
+def work(producers: int, consumers: int, one_by_one: bool) -> tuple[int, int]:
     """Local pools looked at to make an exchange and to end it, and places that its first gate looked at."""
-    env = fb.ShuffleEnvironment(segments=20 * (producers + consumers), segment_size=64)
-    _, gates = env.exchange(ROWS, consumers=consumers, producers=producers, selector=fb.round_robin())
+    env = fb.ShuffleEnvironment(segments=4 * (producers + consumers), segment_size=64)
+    made, gates = env.exchange(ROWS, consumers=consumers, producers=producers, selector=fb.round_robin())
     opened = _testing.looks(gates[0])
+    if one_by_one:
+        for end in (*(made if producers > 1 else [made]), *gates):
+            end.close()
     env.close()
     return env.pool.stats().looks, opened
 
 
+@pytest.mark.parametrize("one_by_one", [False, True], ids=["by-their-environment", "one-by-one"])
 @pytest.mark.parametrize("many", ["consumers", "producers"])
-def test_a_thousand_channels_cost_a_thousand_times_one(many: str) -> None:
-    """Making channels costs a fixed amount each, however many there are."""
+def test_a_thousand_channels_cost_a_thousand_times_one(many: str, one_by_one: bool) -> None:
+    """Making and ending channels costs a fixed amount each, however many there are: writers and gates alike."""
     few, more = ({"producers": 1, "consumers": 1, many: n} for n in (500, 2000))
-    (pools, places), (more_pools, more_places) = work(**few), work(**more)
-    assert pools <= 4 * 500
-    assert more_pools <= 4 * pools + 100
+    (pools, places), (more_pools, more_places) = work(**few, one_by_one=one_by_one), work(**more, one_by_one=one_by_one)
+    assert pools <= (120 if one_by_one else 4) * 500
+    assert more_pools <= (8 if one_by_one else 4) * pools + 100
     assert more_places <= 5 * places
+
+
+def test_a_writer_is_made_without_a_look_at_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each looked at all writers so far: 4,000 producers took fifty times as long as 500."""
+    looks = 0
+    ref = weakref.ref
+
+    class Counted(ref):  # type: ignore[type-arg,misc]
+        def __call__(self) -> Any:
+            nonlocal looks
+            looks += 1
+            return super().__call__()
+
+    monkeypatch.setattr("fastbuf.exchange.environment.weakref.ref", Counted)
+    with fb.ShuffleEnvironment(segments=4 * 200, segment_size=64) as env:
+        writers, gates = env.exchange(ROWS, producers=200)
+        for end in (*writers, *gates):
+            end.close()
+        assert looks <= 200
+        assert env.writers() == []
+    env.pool.audit()
+
+
+def test_limits_follow_pools_that_end_one_by_one() -> None:
+    """Among many pools the limits of the rest are at most a little lower than they might be; of few they are exact."""
+    with fb.NetworkBufferPool(segments=4000, segment_size=64) as pool:
+        with pool.limits_at_the_end():
+            living = [pool.create_local_pool(required=1, maximum=100) for _ in range(400)]
+        while living:
+            living.pop(len(living) // 2).destroy()
+            rule = redistribute(4000, [(p.required, p.maximum) for p in living])
+            if len(living) <= 64:
+                assert [p.limit for p in living] == rule
+            else:
+                assert all(-1 <= due - p.limit <= 2 + due // 32 for p, due in zip(living, rule, strict=True))
+        pool.audit()
 
 
 def test_channels_of_any_numbers_are_told_apart() -> None:

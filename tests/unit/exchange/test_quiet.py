@@ -188,3 +188,44 @@ def test_the_only_thread_that_waits_for_itself_is_told() -> None:
     )
     assert done.stdout == "one\n"
     assert "StallTimeout: gate 1 waits for ever: its writers are in this process" in done.stderr
+
+
+PATIENT = """
+    import pyarrow as pa
+
+    import fastbuf as fb
+
+    schema = fb.Schema.of(n="int64")
+    batch = pa.RecordBatch.from_pydict({"n": [1]})
+    with fb.ShuffleEnvironment(segments=64) as env:
+        for _ in range(8):
+            writer, (gate,) = env.exchange(fb.PickledSerializer())
+            writer.emit("one")
+            assert gate.poll() == ["one"]
+            for _ in range(3):
+                assert gate.poll(0.03) is None
+            writer.emit("two")
+            assert gate.poll() == ["two"]
+            writer.abort()
+            gate.close()
+        for _ in range(4):
+            writer, (gate,) = env.exchange(fb.ColumnarSerializer(schema))
+            writer.emit_batch(batch)
+            assert gate.poll().num_rows == 1
+            writer.abort()
+            gate.close()
+    print("done")
+"""
+
+
+def test_the_only_thread_gets_what_a_buffer_timeout_will_bring() -> None:
+    """It does not wait for itself: a partly filled buffer is read within 0.1 s, and columns wait for that once more."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(PATIENT)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        cwd=ROOT,
+    )
+    assert (done.stdout, done.stderr) == ("done\n", "")
