@@ -297,24 +297,27 @@ def test_explain_tells_both_sides(spark: Any, folder: Path, capsys: pytest.Captu
     assert lines[0].startswith("stage 1  1 task: read_parquet: 3 files")
     assert lines[0].endswith("-> doubled")
     assert lines[1].startswith("stage 2  1 task: read_parquet: 3 files")
-    assert lines[2] == "    == shuffle by s -> 1 partition: pipelined"
-    assert lines[3] == "stage 3  1 task, each holds a slot from the beginning: rows as they come"
-    assert lines[4] == "    == cogroup of stages 1 and 3 by k -> 2 partitions: pipelined"
-    assert lines[5] == "stage 4  2 tasks, each holds a slot from the beginning: sizes -> doubled"
-    assert lines[6] == "slots   4 at the same time, of 4"
+    assert lines[2] == "    == shuffle by s -> 1 partition: blocking"
+    assert lines[3] == "stage 3  1 task: rows as they come"
+    assert lines[4] == "    == cogroup of stages 1 and 3 by k -> 2 partitions: blocking"
+    assert lines[5] == "stage 4  2 tasks: sizes -> doubled"
+    assert "no exchange holds some" in lines[6]
     assert "half of memory_bytes" in lines[7]
-    # What does not fit beside the other side is blocking, and goes through the JVM then
     both = a.shuffle("n", partitions=2).group_by("k"), b.shuffle("s", partitions=2).group_by("k", partitions=1)
     made = both[0].cogroup(both[1]).apply_in_arrow(sizes, SIZES)
     made.explain()
-    text = capsys.readouterr().out
-    assert "== shuffle by s -> 2 partitions: blocking (not pipelined: 2 consumers of exchanges before it" in text
-    assert "stage 4  2 tasks: rows through the JVM" in text
-    assert "== cogroup of stages 2 and 4 by k -> 1 partition: pipelined" in text
+    assert "through the JVM" not in capsys.readouterr().out
     assert len(made.collect()) == 9
-    other = b.shuffle("s", partitions=2, mode="pipelined").group_by("k", partitions=1)
-    with pytest.raises(PreflightError, match="2 consumers of exchanges before it"):
-        both[0].cogroup(other).apply_in_arrow(sizes, SIZES).collect()
+    live = [each.shuffle(by, partitions=1, mode="pipelined") for each, by in ((a, "n"), (b, "s"))]
+    one, other = (each.group_by("k", partitions=1, mode="pipelined") for each in live)
+    one.cogroup(other).apply_in_arrow(sizes, SIZES).explain()
+    text = capsys.readouterr().out
+    assert "== cogroup of stages 2 and 4 by k -> 1 partition: pipelined" in text
+    assert "stage 5  1 task, each holds a slot from the beginning: sizes" in text
+    assert "slots   4 at the same time, of 4" in text
+    wide = b.shuffle("s", partitions=2, mode="pipelined").group_by("k", partitions=1, mode="pipelined")
+    with pytest.raises(PreflightError, match="5 > 4 slots"):
+        one.cogroup(wide).apply_in_arrow(sizes, SIZES).collect()
 
 
 def test_what_does_not_fit_together_is_told(spark: Any, folder: Path) -> None:

@@ -94,7 +94,8 @@ def test_producers_of_which_one_fails_do_not_end_the_consumers_workers(spark: An
     """
     schema = "k long, told string"
     assert {row.told for row in numbers(spark, 100).mapInArrow(interrupted, schema).collect()} == {"true"}
-    made = fbs.pipeline(numbers(spark, 100)).map_in_arrow(interrupted, schema).shuffle("k", partitions=2)
+    made = fbs.pipeline(numbers(spark, 100)).map_in_arrow(interrupted, schema)
+    made = made.shuffle("k", partitions=2, mode="pipelined")
     assert {row.told for row in made.collect()} == {"false"}
 
 

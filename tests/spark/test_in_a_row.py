@@ -101,7 +101,7 @@ def test_a_pipeline_on_top_of_them(spark: Any) -> None:
 def test_what_a_full_cache_holds_counts_no_more(spark: Any) -> None:
     df = spark.range(0, 900, 1, 3).selectExpr("id % 9 as k", "id as v")
     for _ in range(IN_A_ROW):
-        df = fbs.repartition(df, 1, "k").cache()
+        df = fbs.repartition(df, 1, "k", mode="pipelined").cache()
         in_time(SOON_S, df.count)
         run = last_run()
         assert run is not None

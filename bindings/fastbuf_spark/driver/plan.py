@@ -271,7 +271,8 @@ def _blocking(exchange: _Exchange) -> Staged:
     moved = described.repartitionById(tasks, SECTION)
     if not exchange.is_special:  # a barrier stage has no union
         moved = of_unknown_size(moved)
-    return Staged(moved, exchange.schema, ReduceSide(spec, exchange.func), f"fastbuf_reduce_{number}", in_order=False)
+    head, name = ReduceSide(spec, exchange.func), f"fastbuf_reduce_{number}"
+    return Staged(moved, exchange.schema, head, name, in_order=False, numbered=bool(directories))
 
 
 def of_unknown_size(df: DataFrame) -> DataFrame:

@@ -146,10 +146,8 @@ class HeldFile:
         if self._entries:
             partitions = self._finish(digest)
         with_rows = np.bincount(self._sections.of(partitions), minlength=self._sections.tasks).tolist()
-        for section, count in enumerate(with_rows):
-            # A task that serves several partitions learns from each map task which they are
-            if count or not self._sections.is_one_each:
-                yield section, _DESCRIPTION.pack(MAGIC, VERSION, section, count, self._run, self.number, digest)
+        for section, count in enumerate(with_rows):  # those without rows too: so each task learns which it serves
+            yield section, _DESCRIPTION.pack(MAGIC, VERSION, section, count, self._run, self.number, digest)
 
     def abandon(self) -> None:
         """Remove the file, unless it is whole."""
