@@ -3,8 +3,10 @@
 Shape: FASTBUF_BENCH_ROWS rows (10 M; 20 k in a smoke run) of (long, long, double, string) in M = 4 files of Parquet;
 ``local[4]``, R = 1 partition after each shuffle, so that three in a row have slots; groups have R = 2, and each of the
 two inputs of a cogroup half of the rows.  In one run, in turn: Spark at its defaults, Spark with ``maxBytesPerBatch``
-lifted (it does not measure its Arrow batches then), and fastbuf's pipeline.  Seven rounds: a job of half a second
-still gets faster in the first few, as Java compiles what it runs often.
+lifted (it does not measure its Arrow batches then), and fastbuf's pipeline in blocking mode (auto) and in pipelined.
+Seven rounds: a job of half a second still gets faster in the first few, as Java compiles what it runs often.
+
+And one shuffle into R partitions, of which a pipeline's tasks serve many: to_df has a task for each, as Spark has.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +82,10 @@ def check_counts(table: pa.Table) -> None:
     assert sum(table["total"].to_pylist()) == ROWS * (ROWS - 1) // 2
 
 
-def shuffles(spark: Any, files: str, out: str, count: int) -> tuple[Callable[[], None], Callable[[], None]]:
+Ways = tuple[Callable[[], None], Callable[[str], None]]  #: Spark's, and fastbuf's in a mode
+
+
+def shuffles(spark: Any, files: str, out: str, count: int) -> Ways:
     """Parquet -> map -> shuffle -> map, as many times; counted at the end."""
     import fastbuf_spark as fbs
 
@@ -89,16 +95,16 @@ def shuffles(spark: Any, files: str, out: str, count: int) -> tuple[Callable[[],
             df = df.mapInArrow(passing, RECORD).repartition(1, "k" if number % 2 == 0 else "name")
         check_counts(df.mapInArrow(counting, COUNTS).toArrow())
 
-    def ours() -> None:
+    def ours(mode: str) -> None:
         p = fbs.read_parquet(spark, files)
         for number in range(count):
-            p = p.map_in_arrow(passing, RECORD).shuffle("k" if number % 2 == 0 else "name", partitions=1)
+            p = p.map_in_arrow(passing, RECORD).shuffle("k" if number % 2 == 0 else "name", partitions=1, mode=mode)
         check_counts(p.map_in_arrow(counting, COUNTS).to_arrow())
 
     return theirs, ours
 
 
-def groups(spark: Any, files: str, out: str, count: int) -> tuple[Callable[[], None], Callable[[], None]]:
+def groups(spark: Any, files: str, out: str, count: int) -> Ways:
     """Parquet -> map -> shuffle -> group -> Parquet."""
     import fastbuf_spark as fbs
 
@@ -113,15 +119,15 @@ def groups(spark: Any, files: str, out: str, count: int) -> tuple[Callable[[], N
         mapped.groupBy("k").applyInArrow(summed, SUMS).write.parquet(out)
         done()
 
-    def ours() -> None:
+    def ours(mode: str) -> None:
         mapped = fbs.read_parquet(spark, files).map_in_arrow(passing, RECORD)
-        mapped.group_by("k", partitions=2).apply_in_arrow(summed, SUMS).write_parquet(out)
+        mapped.group_by("k", partitions=2, mode=mode).apply_in_arrow(summed, SUMS).write_parquet(out)
         done()
 
     return theirs, ours
 
 
-def cogroups(spark: Any, files: str, out: str, count: int) -> tuple[Callable[[], None], Callable[[], None]]:
+def cogroups(spark: Any, files: str, out: str, count: int) -> Ways:
     """Two Parquet inputs, half of the rows each -> shuffle -> cogroup."""
     import fastbuf_spark as fbs
 
@@ -137,14 +143,14 @@ def cogroups(spark: Any, files: str, out: str, count: int) -> tuple[Callable[[],
         one, other = (spark.read.parquet(path).groupBy("k") for path in (left, right))
         check(one.cogroup(other).applyInArrow(summed_pair, SUMS).toArrow())
 
-    def ours() -> None:
-        one, other = (fbs.read_parquet(spark, path).group_by("k", partitions=2) for path in (left, right))
+    def ours(mode: str) -> None:
+        one, other = (fbs.read_parquet(spark, path).group_by("k", partitions=2, mode=mode) for path in (left, right))
         check(one.cogroup(other).apply_in_arrow(summed_pair, SUMS).to_arrow())
 
     return theirs, ours
 
 
-JOBS: dict[str, tuple[Callable[..., tuple[Callable[[], None], Callable[[], None]]], int]] = {
+JOBS: dict[str, tuple[Callable[..., Ways], int]] = {
     "one shuffle": (shuffles, 1),
     "two shuffles": (shuffles, 2),
     "three shuffles": (shuffles, 3),
@@ -159,17 +165,56 @@ def test_pipelines(job: str, spark: Any, files: str, tmp_path: Path, in_turn: An
     make, count = JOBS[job]
     theirs, ours = make(spark, files, str(tmp_path / "out"), count)
 
-    def lifted() -> None:
+    benchmark.group = f"pipelines, {job}, {ROWS:,} rows"
+    in_turn(
+        {
+            "spark": theirs,
+            "spark, lifted": lifted(spark, theirs),
+            "fastbuf": partial(ours, "auto"),
+            "fastbuf, pipelined": partial(ours, "pipelined"),
+        },
+        rounds=ROUNDS,
+        baselines=("spark", "spark, lifted"),
+        speed_up_over="spark",
+        rows=ROWS,
+    )
+
+
+def lifted(spark: Any, theirs: Callable[[], None]) -> Callable[[], None]:
+    """Spark's way while it does not measure its batches."""
+
+    def run() -> None:
         spark.conf.set(MAX_BYTES, NO_LIMIT)
         try:
             theirs()
         finally:
             spark.conf.unset(MAX_BYTES)
 
-    benchmark.group = f"pipelines, {job}, {ROWS:,} rows"
+    return run
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("partitions", [2, 64, 200, 1000])
+def test_any_number_of_partitions(partitions: int, spark: Any, files: str, in_turn: Any, benchmark: Any) -> None:
+    import fastbuf_spark as fbs
+
+    def theirs() -> None:
+        df = spark.read.parquet(files).mapInArrow(passing, RECORD).repartition(partitions, "k")
+        check_counts(df.mapInArrow(counting, COUNTS).toArrow())
+
+    def ours() -> Any:
+        p = fbs.read_parquet(spark, files).map_in_arrow(passing, RECORD).shuffle("k", partitions=partitions)
+        return p.map_in_arrow(counting, COUNTS)
+
+    benchmark.group = f"one shuffle into {partitions} partitions, {ROWS:,} rows"
     in_turn(
-        {"spark": theirs, "spark, lifted": lifted, "fastbuf": ours},
-        rounds=ROUNDS,
+        {
+            "spark": theirs,
+            "spark, lifted": lifted(spark, theirs),
+            "fastbuf": lambda: check_counts(ours().to_arrow()),
+            "fastbuf, to_df": lambda: check_counts(ours().to_df().toArrow()),
+        },
+        rounds=min(3, ROUNDS),
         baselines=("spark", "spark, lifted"),
         speed_up_over="spark",
         rows=ROWS,

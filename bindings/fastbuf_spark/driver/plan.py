@@ -267,8 +267,8 @@ def _blocking(exchange: _Exchange) -> Staged:
     # Rows that come through Spark are read as they come, for one partition
     tasks = exchange.reduce_tasks if directories else exchange.num_partitions
     spec = dataclasses.replace(spec, reduce_tasks=tasks, held_directories=directories)
-    described = df.mapInArrow(named(MapSide(spec), f"fastbuf_map_{number}"), DESCRIBED)
-    moved = described.repartitionById(tasks, SECTION)
+    descriptions = df.mapInArrow(named(MapSide(spec), f"fastbuf_map_{number}"), DESCRIBED)
+    moved = descriptions.repartitionById(tasks, SECTION)
     if not exchange.is_special:  # a barrier stage has no union
         moved = of_unknown_size(moved)
     head, name = ReduceSide(spec, exchange.func), f"fastbuf_reduce_{number}"
