@@ -6,7 +6,10 @@ import contextlib
 import errno
 import os
 import resource
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def text_of(kind: type[BaseException], value: BaseException | None) -> str:

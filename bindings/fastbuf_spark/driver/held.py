@@ -27,9 +27,6 @@ class HeldRuns:
         self._shuffles: dict[str, dict[int, Any]] = {}
         self._swept = 0.0
 
-    def __bool__(self) -> bool:
-        return bool(self._shuffles)
-
     def add(self, sc: Any, stage: int, folder: str) -> None:
         """A map task of this stage writes to ``folder``."""
         if not self._shuffles:
@@ -43,7 +40,7 @@ class HeldRuns:
         return sorted(self._shuffles.get(folder, ()), reverse=True)
 
     def sweep(self, now: float) -> None:
-        """Remove the files that are needed no more; asks once in ``SWEEP_S`` seconds."""
+        """Remove the files that are needed no more; called when a task tells something, asks once in ``SWEEP_S``."""
         if now - self._swept < SWEEP_S:
             return
         self._swept = now

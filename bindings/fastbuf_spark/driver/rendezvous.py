@@ -27,7 +27,7 @@ from fastbuf.json_frames import FRAME_BYTES, pack, same
 from fastbuf.transports.addresses import listen
 from fastbuf_spark.driver.agreement import Agreement
 from fastbuf_spark.driver.barrier_run import BarrierRun
-from fastbuf_spark.driver.held import SWEEP_S, HeldRuns
+from fastbuf_spark.driver.held import HeldRuns
 from fastbuf_spark.driver.reported import Reported
 from fastbuf_spark.driver.run import Run, RunPlan, StageTasks
 from fastbuf_spark.driver.slots import Slots
@@ -187,8 +187,7 @@ class Rendezvous:
             while not self._closing:
                 busy = bool(self._runs or self._waiting()) or any(not c.exchange for c in self._connections)
                 joining = any(run.state == "joining" for run in self._runs)
-                idle = SWEEP_S if self.held else None
-                events = self._selector.select(JOIN_TICK_S if joining else TICK_S if busy else idle)
+                events = self._selector.select(JOIN_TICK_S if joining else TICK_S if busy else None)
                 for key, mask in events:
                     if key.fileobj is self._listener:
                         self._accept()

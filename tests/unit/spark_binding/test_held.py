@@ -212,4 +212,4 @@ def test_files_go_with_the_shuffle_that_they_are_of(tmp_path: Path, monkeypatch:
     assert folders[1].exists(), "it is not asked again so soon"
     runs.sweep(3 * SWEEP_S)
     assert not list(tmp_path.iterdir())
-    assert not runs
+    assert runs.stages(str(folders[1])) == []
