@@ -73,7 +73,7 @@ $(CLASSES): .ci/archive_classes.py $(INSTALLED)
 debug-build: $(BUILT)
 	rm -rf build/debug
 	mkdir -p build/debug
-	find setup.py pyproject.toml README.md LICENSE fastbuf bindings tests -name __pycache__ -prune -o -type f -print0 \
+	find setup.py pyproject.toml README.md LICENSE docs/reference fastbuf bindings tests -name __pycache__ -prune -o -type f -print0 \
 	    | xargs -0 cp -p --parents -t build/debug
 	cd build/debug/fastbuf && find memory flow exchange transports \( -name '*.so' -o -name '*.c' \) -delete
 	cd build/debug && FASTBUF_DEBUG=1 FASTBUF_ONLY=fastbuf.memory,fastbuf.flow,fastbuf.exchange,fastbuf.transports \
