@@ -521,8 +521,8 @@ def test_what_cannot_be_is_said(spark: Any, folder: Path) -> None:
         fbs.pipeline(pd.DataFrame({"a": [1]}))
 
 
-@pytest.mark.parametrize("action", ["collect", "write_parquet"])
-def test_control_c_ends_the_jobs_too(spark: Any, tmp_path: Path, action: str) -> None:
+@pytest.mark.parametrize(("action", "mode", "most"), [("collect", "pipelined", 2), ("write_parquet", "blocking", 1)])
+def test_control_c_ends_the_jobs_too(spark: Any, tmp_path: Path, action: str, mode: str, most: int) -> None:
     """PySpark tries to cancel them through the connection that waits for the action, and they went on for minutes."""
 
     def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -530,11 +530,12 @@ def test_control_c_ends_the_jobs_too(spark: Any, tmp_path: Path, action: str) ->
             time.sleep(60)  # stands for work; Spark ends the worker
             yield batch
 
-    made = fbs.pipeline(spark.range(0, 100, 1, 2)).shuffle("id", partitions=2).map_in_arrow(slow, "id long")
+    made = fbs.pipeline(spark.range(0, 100, 1, 2)).shuffle("id", partitions=2, mode=mode).map_in_arrow(slow, "id long")
     tracker = spark.sparkContext.statusTracker()
 
     def press() -> None:
-        in_the_end(lambda: len(tracker.getActiveJobsIds()), lambda jobs: jobs == 2)  # the consumers' and the producers'
+        # Pipelined: the consumers' and the producers'
+        in_the_end(lambda: len(tracker.getActiveJobsIds()), lambda jobs: jobs == most)
         os.kill(os.getpid(), signal.SIGINT)
 
     presses = threading.Thread(target=press)
