@@ -48,7 +48,8 @@ def test_files_go_when_nothing_needs_them(spark: Any, monkeypatch: pytest.Monkey
 
     def left() -> set[Path]:
         collect_garbage(spark)
-        fbs.repartition(spark.range(9).where("id > 9"), 1, "id").collect()  # the rendezvous looks when something happens
+        # The rendezvous looks when a map task reports
+        fbs.repartition(spark.range(9).where("id > 9"), 1, "id").collect()
         return set(files(spark)) - before
 
     assert not in_the_end(left, lambda paths: not paths)
