@@ -1,0 +1,170 @@
+"""What a source of a stream is: splits that the driver finds, and a reader of them in each source task.
+
+Offsets are any JSON values: the driver keeps them in checkpoints, and gives them back when a stream is restored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fastbuf.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class Split:
+    """A part of a source that is read in order by one task at a time: a file, a Kafka partition.
+
+    Attributes
+    ----------
+    name
+        The same for the life of the stream, and of no other split.
+    offset
+        Where to begin, a JSON value.
+    """
+
+    name: str
+    offset: Any = None
+
+
+@dataclass(frozen=True)
+class Polled:
+    """What a reader has read of a split.
+
+    Attributes
+    ----------
+    batch
+        Rows in the source's schema; None: none, the offset moved all the same or the split has ended.
+    offset
+        Where to go on after these rows.
+    ended
+        Whether the split has no more rows, ever.
+    """
+
+    split: str
+    batch: pa.RecordBatch | None
+    offset: Any
+    ended: bool = False
+
+
+class SplitReader(Protocol):
+    """Reads the splits of one task; made and used by that task's thread alone."""
+
+    def assign(self, splits: Sequence[Split]) -> None:
+        """Further splits, each at its offset."""
+
+    def poll(self, timeout_s: float) -> Polled | None:
+        """The next rows of any split; None if none came within that time.  Splits get their turn."""
+
+    def checkpointed(self, offsets: Mapping[str, Any]) -> None:
+        """A checkpoint with these offsets is complete; for what others see of it.  An error is not told."""
+
+    def close(self) -> None:
+        """Let go of connections and files."""
+
+
+class StreamSource(Protocol):
+    """A source, as the driver has it; it is pickled for the tasks.
+
+    Attributes
+    ----------
+    name
+        For the plan.
+    schema
+        Schema of the rows.
+    replayable
+        Whether a split read again from an offset gives the same rows.
+    bounded
+        Whether the first call of ``splits`` gives all of them, and each ends.
+    """
+
+    name: str
+    schema: StructType
+    replayable: bool
+    bounded: bool
+
+    def splits(self, state: Any) -> tuple[list[Split], Any]:
+        """The splits that were not there before, and the new state: a JSON value, None at first.  On the driver."""
+
+    def reader(self, schema: pa.Schema) -> SplitReader:
+        """A reader for one task, in a worker; batches have this schema."""
+
+
+class UserSource:
+    """A source made of a user's class: see :func:`fastbuf_spark.stream`.
+
+    Its ``splits()`` gives names, or a mapping of names to offsets; ``read(split, offset)`` yields pairs of a record
+    batch (None: nothing is there now) and the offset behind it, and returns where the split ends.
+    """
+
+    def __init__(self, given: Any, schema: StructType) -> None:
+        for name in ("splits", "read"):
+            if not callable(getattr(given, name, None)):
+                raise ConfigError(f"a source needs a method {name}(), which {type(given).__name__} has not")
+        self.given = given
+        self.schema = schema
+        self.name = type(given).__name__
+        self.replayable = bool(getattr(given, "replayable", True))
+        self.bounded = bool(getattr(given, "bounded", False))
+
+    def splits(self, state: Any) -> tuple[list[Split], Any]:
+        seen = set(state or ())
+        found = self.given.splits()
+        offsets = dict(found) if isinstance(found, Mapping) else dict.fromkeys(found)
+        return [Split(str(n), offset) for n, offset in offsets.items() if n not in seen], sorted(seen | set(offsets))
+
+    def reader(self, schema: pa.Schema) -> SplitReader:
+        return IteratorReader(self.given.read, schema)
+
+
+class IteratorReader:
+    """A :class:`SplitReader` over one iterator for each split, each in its turn.
+
+    Parameters
+    ----------
+    read
+        Takes the name of a split and an offset; yields pairs of a batch, or None, and the offset behind it.
+    """
+
+    def __init__(self, read: Any, schema: pa.Schema) -> None:
+        self._read = read
+        self._schema = schema
+        self._open: dict[str, Iterator[tuple[pa.RecordBatch | None, Any]]] = {}
+        self._offsets: dict[str, Any] = {}
+
+    def assign(self, splits: Sequence[Split]) -> None:
+        for split in splits:
+            self._open[split.name] = iter(self._read(split.name, split.offset))
+            self._offsets[split.name] = split.offset
+
+    def poll(self, timeout_s: float) -> Polled | None:
+        from fastbuf_spark.schema import conform
+
+        for name in list(self._open):
+            split = self._open.pop(name)
+            item = next(split, None)
+            if item is None:
+                return Polled(name, None, self._offsets.pop(name), ended=True)
+            self._open[name] = split  # behind the others
+            batch, offset = item
+            if batch is not None and batch.num_rows:
+                self._offsets[name] = offset
+                return Polled(name, conform(batch, self._schema, f"split {name}"), offset)
+            if offset != self._offsets[name]:
+                self._offsets[name] = offset
+                return Polled(name, None, offset)
+        return None
+
+    def checkpointed(self, offsets: Mapping[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        for split in self._open.values():
+            if hasattr(split, "close"):
+                split.close()
+        self._open.clear()

@@ -1,0 +1,1 @@
+"""Event time: watermarks, the valve of a gate, windows and triggers."""
