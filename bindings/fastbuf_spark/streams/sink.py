@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fastbuf.checkpoint.store import sync_directory
 from fastbuf.errors import FastbufError
 
 if TYPE_CHECKING:
@@ -186,12 +187,3 @@ class StagedRows:
             self._sink.close()
             self._writer = None
             self._path.unlink(missing_ok=True)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
