@@ -1,33 +1,22 @@
-"""The control connection's messages and its proof of the secret.  Both ends use this module.
+"""Control connections between workers and the driver: sockets, secrets and reasons.  Both ends use this module.
 
-::
-
-    driver -> worker   {"op": "hello", "version": 3, "fastbuf": "0.2.0", "nonce": N1}
-    worker -> driver   {"op": "hello", "version": 3, "exchange": X, "nonce": N2, "proof": P("worker")}
-    driver -> worker   {"op": "welcome", "proof": P("driver")}          P(side) = HMAC(secret, side N1 N2 X)
-
-Until the worker has proved the secret, no frame of its may be longer than ``GREETING_BYTES``; so a stranger
-can make the driver allocate next to nothing.
+:mod:`.protocol` has the messages.  Until the worker has proved the secret, no frame of its may be longer than
+``GREETING_BYTES``; so a stranger can make the driver allocate next to nothing.
 """
 
 from __future__ import annotations
 
 import re
 import socket
-from typing import Any
 
-from fastbuf import json_frames
-from fastbuf.errors import ProtocolError
 from fastbuf.fork_safe import hmac_sha256
 
-VERSION = 3
+VERSION = 4
 #: TCP keepalive: seconds of silence before the first probe, seconds between probes, and probes without an answer after
 #: which the connection ends.  A lost host sends nothing, so only this ends its connection.
 QUIET_S, ASK_S, ASKS = 20, 5, 3
 REASON_CHARS = 16_000  #: longest reason; the middle of a longer traceback is cut out
 _LEFT_OUT = re.compile(r"\n\.\.\. (\d+) characters left out \.\.\.\n")
-
-Message = dict[str, Any]
 
 
 def prepare(sock: socket.socket) -> None:
@@ -39,25 +28,8 @@ def prepare(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, ASKS)
 
 
-class Unpacker(json_frames.Unpacker):
-    """Bytes in, messages with an ``op`` out."""
-
-    def next(self) -> Message | None:
-        """The next whole message, or None.
-
-        Raises
-        ------
-        ProtocolError
-            A frame that is too long, or no JSON object with an ``op``.
-        """
-        message = super().next()
-        if message is not None and not (isinstance(message, dict) and isinstance(message.get("op"), str)):
-            raise ProtocolError("a control frame is not a message with an op")
-        return message
-
-
 def proof(secret: bytes, side: str, driver_nonce: str, worker_nonce: str, exchange: str) -> str:
-    """What ``side`` ("worker" or "driver") says to prove that it has the secret."""
+    """What ``side`` ("worker" or "driver") says to prove that it has the secret; a nonce is what an end has drawn."""
     text = "|".join(("fastbuf-control", side, driver_nonce, worker_nonce, exchange))
     return hmac_sha256(secret, text.encode()).hex()
 

@@ -18,8 +18,8 @@ from pyspark import InheritableThread
 from pyspark.errors import PythonException
 
 import fastbuf_spark as fbs
-from fastbuf.json_frames import pack
 from fastbuf.monitor.figures import MOST_BYTES
+from fastbuf_spark.protocol import Watch
 from fastbuf_spark.spec import plain
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
@@ -234,9 +234,7 @@ def test_a_slow_consumer_is_named_while_it_runs(spark: Any) -> None:
         assert figures["samples"]["taken"] == 100
         assert figures["samples"]["level"] == "HIGH"
         assert figures["linked"] == {}
-    sizes = [
-        len(pack({"op": "watch", "stats": plain(one)})) for side in ("producers", "consumers") for one in seen[side]
-    ]
+    sizes = [len(Watch(plain(one)).encode()) for side in ("producers", "consumers") for one in seen[side]]
     print(f"{sum(sizes) / len(sizes):.0f} bytes a task and second on the control connection, {max(sizes)} at the most")
     assert max(sizes) <= MOST_BYTES + 64
     slow = max(seen["consumers"], key=lambda figures: figures["busy"])

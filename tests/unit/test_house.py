@@ -219,6 +219,15 @@ def test_proofs_are_made_where_no_fork_catches_them() -> None:
     assert code == [ROOT / "fastbuf" / "fork_safe.py"]
 
 
+BINDING = [p for p in CODE if "bindings" in p.parts and p.suffix == ".py"]
+OPS = re.compile(r"""["']op["']|\bop\b *(==|!=|in\b)""")
+
+
+def test_messages_are_told_apart_by_their_class_alone() -> None:
+    """Of the control connections, whose ops stand in `messages.py`."""
+    assert [p.stem for p in BINDING if OPS.search(p.read_text())] == ["messages"]
+
+
 def test_every_module_of_the_spark_binding_is_in_the_map() -> None:
     told = (ROOT / "ARCHITECTURE.md").read_text()
     modules = [p for p in CODE if "bindings" in p.parts and p.suffix == ".py" and p.stem != "__init__"]

@@ -6,9 +6,8 @@ before any work begins, a newer attempt of a partition replaces the older one, a
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastbuf_spark.driver.run import Consumer, Peer, Run, Vanished, abort_message
+from fastbuf_spark.protocol import Target, Targets
 
 GAP_S = 1.0  #: if task ids have gaps, the tasks may be of two attempts of the stage: wait this long for newer tasks
 
@@ -43,12 +42,12 @@ class BarrierRun(Run):
         if len(ids) == self.plan.partitions and (not gap or now - self._since >= GAP_S):
             self._form(now)
 
-    def _start(self, targets: list[list[Any]], now: float) -> None:
+    def _start(self, targets: list[Target], now: float) -> None:
         self._since = now
         self.summary.tasks = self.plan.partitions
         self.state = "draining"
         for task in self._consumers.values():
-            task.peer.send({"op": "targets", "targets": [target[:3] for target in targets]})
+            task.peer.send(Targets(tuple(target[:3] for target in targets)))
 
     def _consumer_lost(self, consumer: Consumer, now: float) -> None:
         if consumer.state != "live" or self.state == "joining":

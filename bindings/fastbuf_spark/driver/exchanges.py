@@ -20,11 +20,11 @@ from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.driver.run import Job, Run, RunPlan
 from fastbuf_spark.driver.slots import Slots
 from fastbuf_spark.driver.summary import RunSummary, too_many
+from fastbuf_spark.protocol import Target
 from fastbuf_spark.spec import ExchangeSpec
 
 log = logging.getLogger("fastbuf_spark")
 
-Target = tuple[str, int, int, int]  #: host, port, gate and partition of a consumer
 Producers = Callable[[ExchangeSpec, int, list[Target]], Callable[[], Any]]
 
 LAST_WORDS_S = 0.5  #: a run that is about to end may take this long before its current figures are returned
@@ -58,9 +58,9 @@ def register(
     server, secret = _server(sc, conf), secrets.token_bytes(32)
     spec = ExchangeSpec(exchange, name, partitions, conf, codec, server.address, secret)
 
-    def submit(run: Run, targets: list[list[Any]]) -> Job:
+    def submit(run: Run, targets: list[Target]) -> Job:
         assert producers is not None, "a barrier stage has no producers' job"
-        action = producers(spec, run.epoch, [(str(h), int(p), int(g), int(to)) for h, p, g, to in targets])
+        action = producers(spec, run.epoch, targets)
         about = (
             f"fastbuf: producers of exchange '{name}' ({exchange[:8]}), {len(targets)} consumers in stage {run.stage}"
         )

@@ -33,6 +33,7 @@ from fastbuf_spark.driver.checks import (
 from fastbuf_spark.driver.mode import choose
 from fastbuf_spark.errors import ArgumentTypeError
 from fastbuf_spark.folding import fold
+from fastbuf_spark.protocol import Target
 from fastbuf_spark.shipping import AsItIs, named
 from fastbuf_spark.spec import ExchangeSpec
 from fastbuf_spark.worker.blocks import RecordMapSide, RecordReduceSide
@@ -180,7 +181,7 @@ class PairShuffle:
         sides = [_as_it_is(rdd) for rdd in sides]
         kept: list[Any] = [AsItIs(sc, codec) for codec in codecs]
 
-        def producers(spec: ExchangeSpec, epoch: int, targets: list[exchanges.Target]) -> Callable[[], Any]:
+        def producers(spec: ExchangeSpec, epoch: int, targets: list[Target]) -> Callable[[], Any]:
             def action() -> Any:
                 counts = [rdd.getNumPartitions() for rdd in sides]
                 how = fold(sum(counts), (slots_of(sc) or self.partitions + 1) - len(targets))

@@ -27,6 +27,7 @@ from fastbuf_spark.driver.keys import Keys, plain, resolve
 from fastbuf_spark.driver.mode import choose
 from fastbuf_spark.driver.staged import Staged, called
 from fastbuf_spark.folding import Fold, fold, folded, partitions_of
+from fastbuf_spark.protocol import Target
 from fastbuf_spark.schema import renaming
 from fastbuf_spark.shipping import AsItIs, named
 from fastbuf_spark.spec import ExchangeSpec
@@ -171,7 +172,7 @@ def _pipelined(exchange: _Exchange, varies: str) -> Staged:
             folds.append(fold(partitions, (slots_of(sc) or num_partitions + 1) - num_partitions))
         return folds[0]
 
-    def producers(spec: ExchangeSpec, epoch: int, targets: list[exchanges.Target]) -> Callable[[], Any]:
+    def producers(spec: ExchangeSpec, epoch: int, targets: list[Target]) -> Callable[[], Any]:
         def action() -> Any:
             partitions = partitions_of(df)
             if partitions == 0 and not observed(df):

@@ -1,7 +1,7 @@
 """The rendezvous: a TCP server in the driver through which the workers of pipelined exchanges find each other.
 
 One daemon thread owns every run and every connection; other threads only post calls to it.  It sleeps without a timeout
-while no run is live.  Workers first prove the exchange's secret (see :mod:`fastbuf_spark.wire`).
+while no run is live.  Workers first prove the exchange's secret (see :mod:`fastbuf_spark.protocol`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from fastbuf import __version__
 from fastbuf.errors import ConfigError, ProtocolError
 from fastbuf.exchange.named_thread import start_thread
 from fastbuf.fork_safe import child_closes, socket_pair
-from fastbuf.json_frames import FRAME_BYTES, pack, same
+from fastbuf.json_frames import FRAME_BYTES, same
 from fastbuf.transports.addresses import listen
+from fastbuf_spark import protocol
 from fastbuf_spark.driver.agreement import Agreement
 from fastbuf_spark.driver.barrier_run import BarrierRun
 from fastbuf_spark.driver.held import HeldRuns
@@ -32,7 +34,8 @@ from fastbuf_spark.driver.reported import Reported
 from fastbuf_spark.driver.run import Run, RunPlan, StageTasks
 from fastbuf_spark.driver.slots import Slots
 from fastbuf_spark.driver.summary import RunSummary
-from fastbuf_spark.wire import VERSION, Message, Unpacker, clip, prepare, proof
+from fastbuf_spark.messages import Unpacker
+from fastbuf_spark.wire import VERSION, clip, prepare, proof
 
 log = logging.getLogger("fastbuf_spark")
 
@@ -62,16 +65,16 @@ class _Connection:
     server: Rendezvous
     since: float
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
-    unpacker: Unpacker = field(default_factory=Unpacker)
+    unpacker: Unpacker[protocol.FromWorker[Any]] = field(default_factory=lambda: Unpacker(protocol.FromWorker))
     out: bytearray = field(default_factory=bytearray)
     exchange: str = ""
     run: Run | None = None
     reported: Reported | None = None
     closed: bool = False
 
-    def send(self, message: Message) -> None:
+    def send(self, message: protocol.FromDriver) -> None:
         if not self.closed:
-            self.out += pack(message)
+            self.out += message.encode()
             self.server.flush(self)
 
 
@@ -223,7 +226,7 @@ class Rendezvous:
             connection = _Connection(sock, self, time.monotonic())
             self._connections.add(connection)
             self._selector.register(sock, selectors.EVENT_READ, connection)
-            connection.send({"op": "hello", "version": VERSION, "fastbuf": __version__, "nonce": connection.nonce})
+            connection.send(protocol.Hello(VERSION, connection.nonce, __version__))
 
     def flush(self, connection: _Connection) -> None:
         """Write as much as the socket takes; the rest is written when it is writable."""
@@ -255,8 +258,8 @@ class Rendezvous:
         try:
             while not connection.closed and (message := connection.unpacker.next()) is not None:
                 self._handle(connection, message)
-        except (ProtocolError, KeyError, TypeError, ValueError) as error:
-            log.warning("a control connection was dropped: %s: %s", type(error).__name__, error)
+        except ProtocolError as error:
+            log.warning("a control connection was dropped: %s", error)
             self._drop(connection)
         except Exception:
             log.exception("a control connection was dropped")
@@ -276,77 +279,73 @@ class Rendezvous:
         if connection.reported is not None:
             connection.reported.lost(connection, time.monotonic())
 
-    def _handle(self, connection: _Connection, message: Message) -> None:
+    def _handle(self, connection: _Connection, message: protocol.FromWorker[Any]) -> None:
         now = time.monotonic()
-        op = message["op"]
+        run = connection.run
         if not connection.exchange:
             self._greet(connection, message)
-        elif op == "join":
+        elif isinstance(message, protocol.Join):
             self._join(connection, message, now)
-        elif op == "lease":
+        elif isinstance(message, protocol.Lease):
             self._lease(connection, message)
-        elif op == "report":
+        elif isinstance(message, protocol.Report):
             self._report(connection, message, now)
-        elif connection.run is None:
-            raise ProtocolError(f"{op} before join or lease")
-        elif op == "ready":
-            connection.run.ready(connection, str(message["host"]), int(message["port"]), int(message["gate"]), now)
-        elif op == "watch":
-            connection.run.watched(connection, dict(message["stats"]), message.get("sent"))
-        elif op == "begin":
-            connection.run.begin(connection)
-        elif op == "seen":
-            seen = {int(p) for p in message["partitions"]}
-            connection.run.seen(connection, seen, int(message["of"]), int(message["tasks"]))
-        elif op == "done" and "totals" in message:
-            totals = [int(t) for t in message["totals"]]
-            unreached = {int(k): str(v) for k, v in message.get("unreached", {}).items()}
-            connection.run.producer_done(connection, totals, dict(message["stats"]), now, unreached)
-        elif op == "done":
-            connection.run.consumer_done(connection, dict(message["stats"]), now, message.get("sent"))
-        elif op == "consumer failed":
-            connection.run.consumer_failed(connection, str(message["reason"]), now)
-        elif op == "failed":
-            connection.run.producer_failed(connection, str(message["reason"]), now)
-        elif op == "abort":
-            connection.run.abort(str(message["reason"]), now)
+        elif run is None:
+            raise ProtocolError(f"{message.op} before join or lease")
         else:
-            raise ProtocolError(f"unknown control message {op!r}")
+            match message:
+                case protocol.Ready(host, port, gate):
+                    run.ready(connection, host, port, gate, now)
+                case protocol.Watch(stats, sent):
+                    run.watched(connection, stats, sent)
+                case protocol.Begin():
+                    run.begin(connection)
+                case protocol.Seen(partitions, of, tasks):
+                    run.seen(connection, set(partitions), of, tasks)
+                case protocol.ProducerDone(totals, stats, unreached):
+                    run.producer_done(connection, totals, stats, now, unreached)
+                case protocol.ConsumerDone(stats, sent):
+                    run.consumer_done(connection, stats, now, sent)
+                case protocol.ConsumerFailed(reason):
+                    run.consumer_failed(connection, reason, now)
+                case protocol.ProducerFailed(reason):
+                    run.producer_failed(connection, reason, now)
+                case protocol.RunFailed(reason):
+                    run.abort(reason, now)
+                case _:
+                    raise ProtocolError(f"{message.op} a second time")
 
-    def _greet(self, connection: _Connection, message: Message) -> None:
-        if message["op"] != "hello" or message.get("version") != VERSION:
-            raise ProtocolError(f"expected hello of version {VERSION}, got {message['op']} of {message.get('version')}")
-        name, nonce = str(message["exchange"]), str(message["nonce"])
-        known = self._exchanges.get(name)
-        if known is None or not same(
-            message.get("proof"), proof(known.secret, "worker", connection.nonce, nonce, name)
-        ):
+    def _greet(self, connection: _Connection, message: protocol.FromWorker[Any]) -> None:
+        if not isinstance(message, protocol.Proof):
+            raise ProtocolError(f"{message.op} before a proof of the secret")
+        known, nonces = self._exchanges.get(message.exchange), (connection.nonce, message.nonce, message.exchange)
+        if known is None or not same(message.proof, proof(known.secret, "worker", *nonces)):
             # The same answer for both cases: an unauthenticated peer must not learn which exchanges exist
             raise ProtocolError("a worker could not prove the secret of an exchange of this driver")
-        connection.exchange = name
+        connection.exchange = message.exchange
         connection.unpacker.limit = FRAME_BYTES
-        connection.send({"op": "welcome", "proof": proof(known.secret, "driver", connection.nonce, nonce, name)})
+        connection.send(protocol.Welcome(proof(known.secret, "driver", *nonces)))
 
-    def _join(self, connection: _Connection, message: Message, now: float) -> None:
+    def _join(self, connection: _Connection, message: protocol.Join, now: float) -> None:
         exchange = self._exchanges.get(connection.exchange)
         if exchange is None or exchange.plan is None or connection.run is not None:
             raise ProtocolError("a worker joined an exchange that has no consumers, or joined twice")
-        stage, partition, attempt = int(message["stage"]), int(message["partition"]), int(message["attempt"])
+        stage, partition, attempt = message.stage, message.partition, message.attempt
         same_stage = [run for run in self._runs if run.plan is exchange.plan and run.stage == stage]
         if exchange.plan.submit is None and not self._newest(connection, same_stage, attempt, now):
             return
         if (connection.exchange, stage) in self._refused:
-            connection.send({"op": "abort", "reason": self._refused[connection.exchange, stage]})
+            connection.send(protocol.Abort(self._refused[connection.exchange, stage]))
             return
         run = next((run for run in same_stage if run.wants(partition)), None)
         if run is None:
             # Tasks of one stage serve one action, also where Spark has no name for it
-            scopes: tuple[str, ...] = (str(message.get("scope", "")), f"stage {stage}")
+            scopes: tuple[str, ...] = (message.scope, f"stage {stage}")
             if exchange.slots is not None:
                 scopes += exchange.slots.caches(stage)
             kind = Run if exchange.plan.submit is not None else BarrierRun
-            run = kind(exchange.plan, stage, now, exchange.agreement, scopes, int(message.get("parent", 0)))
-            run.properties = {str(k): str(v) for k, v in message.get("properties", {}).items()}
+            run = kind(exchange.plan, stage, now, exchange.agreement, scopes, message.parent)
+            run.properties = message.properties
             run.elsewhere = self._counter_elsewhere(run)
             run.crowded = partial(self._others_wait, run)
             run.refuse = partial(self._refuse, connection.exchange, stage)
@@ -381,35 +380,34 @@ class Rendezvous:
             if isinstance(run, BarrierRun) and run.state not in ("joining", "ended"):
                 if attempt <= run.newest_attempt():
                     reason = f"task {attempt} of stage {run.stage} is outdated: Spark has started the stage again"
-                    connection.send({"op": "abort", "reason": reason})
+                    connection.send(protocol.Abort(reason))
                     return False
                 run.drop(f"Spark has started stage {run.stage} again (task {attempt})", now)
         return True
 
-    def _lease(self, connection: _Connection, message: Message) -> None:
-        epoch = int(message["epoch"])
+    def _lease(self, connection: _Connection, message: protocol.Lease) -> None:
         for run in self._runs:
-            if run.plan.exchange == connection.exchange and run.epoch == epoch:
+            if run.plan.exchange == connection.exchange and run.epoch == message.epoch:
                 connection.run = run
-                run.lease(connection, int(message["partition"]), int(message["attempt"]), int(message["stage"]))
+                run.lease(connection, message.partition, message.attempt, message.stage)
                 return
-        connection.send({"op": "stop"})
+        connection.send(protocol.Stop())
 
-    def _report(self, connection: _Connection, message: Message, now: float) -> None:
+    def _report(self, connection: _Connection, message: protocol.Report, now: float) -> None:
         """Figures of a task in blocking mode."""
         known = self._exchanges.get(connection.exchange)
         if known is None or known.reported is None:
             raise ProtocolError("figures of an exchange that has a rendezvous")
         connection.reported = known.reported
-        partition, stage, attempt = (int(message[name]) for name in ("partition", "stage", "attempt"))
-        stats = dict(message["stats"])
-        if folder := str(stats.get("folder", "")):
-            known.held(stage, folder)
-        known.reported.tells(connection, str(message["side"]), partition, stage, attempt, stats, now)
-        if lost := message.get("lost"):
-            known.lost(str(lost[0]), int(lost[1]))
-        if message.get("asks"):
-            connection.send({"op": "heard"})
+        if folder := str(message.stats.get("folder", "")):
+            known.held(message.stage, folder)
+        known.reported.tells(
+            connection, message.side, message.partition, message.stage, message.attempt, message.stats, now
+        )
+        if message.lost is not None:
+            known.lost(*message.lost)
+        if message.asks:
+            connection.send(protocol.Heard())
 
     def _tick(self) -> None:
         now = time.monotonic()

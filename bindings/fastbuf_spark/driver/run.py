@@ -20,13 +20,14 @@ which of its data arrived.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fastbuf_spark.driver.agreement import Agreement
 from fastbuf_spark.driver.summary import RunSummary
-from fastbuf_spark.wire import Message, clip, producers_failed
+from fastbuf_spark.protocol import Abort, Empty, Epoch, FromDriver, Go, Ok, Seal, Sent, Stop, Target
+from fastbuf_spark.wire import clip, producers_failed
 
 SETTLE_S = 0.5  #: how long a run waits for another request after the last one
 #: The same while Spark runs tasks of the stage that have not made a request yet: a new worker takes seconds to import,
@@ -48,7 +49,7 @@ CAUSE_S = 5.0
 class Peer(Protocol):
     """A worker's control connection, as the run sees it."""
 
-    def send(self, message: Message) -> None:
+    def send(self, message: FromDriver) -> None:
         """Queue a message."""
 
 
@@ -91,7 +92,7 @@ class RunPlan:
     name: str
     partitions: int
     stall_timeout: float
-    submit: Callable[[Run, list[list[Any]]], Job] | None
+    submit: Callable[[Run, list[Target]], Job] | None
     tasks: Callable[[int], StageTasks | None] = lambda stage: None
     failed: Callable[[Run, str, bool], None] = lambda run, reason, final: None
     fate: Callable[[int, int], str | None] = lambda stage, attempt: ""
@@ -102,7 +103,7 @@ class Consumer:
     partition: int
     attempt: int
     peer: Peer
-    address: list[Any] | None = None
+    address: Target | None = None
     state: str = "live"  # live | done | gone
 
 
@@ -112,7 +113,7 @@ class _Lease:
     attempt: int
     peer: Peer | None
     state: str = "open"  # open | begun | done
-    totals: list[int] = field(default_factory=list)
+    totals: Sequence[int] = ()
     unreached: dict[int, str] = field(default_factory=dict)
     waiting: list[tuple[int, Peer]] = field(default_factory=list)
     seen: set[int] | None = None  # input partitions in which it found rows, once it has read all
@@ -258,13 +259,13 @@ class Run:
         self.state = "gating"
         self._since = self.moved = now
         for consumer in self._consumers.values():
-            consumer.peer.send({"op": "epoch", "epoch": self.epoch})
+            consumer.peer.send(Epoch(self.epoch))
 
     def ready(self, peer: Peer, host: str, port: int, gate: int, now: float) -> None:
         """A consumer's gate listens; after the last one the producers start."""
         consumer = self._consumer_of(peer)
         if consumer is not None and self.state == "gating":
-            consumer.address = [host, port, gate, consumer.partition]
+            consumer.address = host, port, gate, consumer.partition
             self._try_to_start(now)
 
     def _try_to_start(self, now: float) -> None:
@@ -272,7 +273,7 @@ class Run:
         if live and all(c.address is not None for c in live):
             self._start([c.address for c in live if c.address is not None], now)
 
-    def _start(self, targets: list[list[Any]], now: float) -> None:
+    def _start(self, targets: list[Target], now: float) -> None:
         assert self.plan.submit is not None
         self._targets = [target[3] for target in targets]
         self._since = self.moved = now
@@ -338,14 +339,14 @@ class Run:
         """A producer's attempt asks for permission to send ``partition``; ``stage`` is its task's stage."""
         self._producers_stage = stage
         if self.state == "ended":
-            peer.send({"op": "stop"} if self.summary.outcome != "aborted" else abort_message(self.summary.reason))
+            peer.send(Stop() if self.summary.outcome != "aborted" else abort_message(self.summary.reason))
             return
         lease = self._leases.get(partition)
         if lease is None:
             self._leases[partition] = _Lease(partition, attempt, peer)
-            peer.send({"op": "go"})
+            peer.send(Go())
         elif lease.state == "done":
-            peer.send({"op": "done"})
+            peer.send(Sent())
         else:
             # If it were told to fail, Spark would count a failure of the partition; so it waits until the other attempt
             # is done
@@ -367,12 +368,12 @@ class Run:
         is_told = any(other.has_empty for other in self._leases.values() if other is not lease)
         lease.has_empty = len(found) == tasks and not is_told
         rest = set(range(of)).difference(*found) if lease.has_empty else ()
-        peer.send({"op": "empty", "partitions": sorted(rest)})
+        peer.send(Empty(tuple(sorted(rest))))
 
     def producer_done(
         self,
         peer: Peer,
-        totals: list[int],
+        totals: Sequence[int],
         stats: dict[str, Any],
         now: float,
         unreached: dict[int, str] | None = None,
@@ -391,9 +392,9 @@ class Run:
         lease.state, lease.totals, lease.unreached = "done", totals, unreached or {}
         self.moved = now
         self.summary.tells("producers", lease.partition, stats)
-        peer.send({"op": "ok"})
+        peer.send(Ok())
         for _, other in lease.waiting:
-            other.send({"op": "done"})
+            other.send(Sent())
         lease.waiting.clear()
         self._seal(now)
 
@@ -412,7 +413,7 @@ class Run:
     def _hand_on(self, lease: _Lease) -> None:
         if lease.waiting:
             lease.attempt, lease.peer = lease.waiting.pop(0)
-            lease.peer.send({"op": "go"})
+            lease.peer.send(Go())
         else:
             del self._leases[lease.partition]
 
@@ -511,9 +512,9 @@ class Run:
         for index, partition in enumerate(self._targets):
             consumer = self._consumers[partition]
             if consumer.state == "live":
-                totals = {str(lease.partition): lease.totals[index] for lease in sent}
-                missed = {str(lease.partition): lease.unreached[index] for lease in sent if index in lease.unreached}
-                consumer.peer.send({"op": "seal", "totals": totals, **({"unreached": missed} if missed else {})})
+                totals = {lease.partition: lease.totals[index] for lease in sent}
+                missed = {lease.partition: lease.unreached[index] for lease in sent if index in lease.unreached}
+                consumer.peer.send(Seal(totals, missed))
 
     def abort(self, reason: str, now: float, final: bool = False) -> None:
         """A participant failed: end the epoch for all, with the reason."""
@@ -542,7 +543,7 @@ class Run:
             left = [p for _, p in lease.waiting] + ([lease.peer] if lease.peer and lease.state != "done" else [])
             for peer in left:
                 # A producer without consumers reads this at its next check; its writer notices first
-                peer.send(abort_message(reason) if outcome == "aborted" else {"op": "stop"})
+                peer.send(abort_message(reason) if outcome == "aborted" else Stop())
         if self._counted():
             self._cancelled_at = now + LEAVE_S
         else:
@@ -575,5 +576,5 @@ class Run:
         self._try_to_form(now)
 
 
-def abort_message(reason: str) -> Message:
-    return {"op": "abort", "reason": clip(reason)}
+def abort_message(reason: str) -> Abort:
+    return Abort(clip(reason))

@@ -12,6 +12,7 @@ from fastbuf.errors import ExchangeAborted, ExchangeError, StallTimeout
 from fastbuf.monitor.figures import ended
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.codec import Codec
+from fastbuf_spark.protocol import Abort, ConsumerDone, ConsumerFailed, FromWorker, Join, Ready, RunFailed, Seal
 from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.wire import cause_of, data_secret
 from fastbuf_spark.worker.chains import Chain
@@ -110,18 +111,9 @@ class Consumer:
         assert context is not None, "runs in a Spark task"
         with spec.connect() as control:
             control.watch = task_input.look
-            control.send(
-                {
-                    "op": "join",
-                    "stage": context.stageId(),
-                    "partition": partition,
-                    "attempt": context.taskAttemptId(),
-                    "scope": context.getLocalProperty(EXECUTION) or "",
-                    "parent": int(context.getLocalProperty(EPOCH) or 0),
-                    "properties": of_action(context),
-                }
-            )
-            epoch = int(control.expect("epoch", timeout=conf.stall_timeout + 5)["epoch"])
+            scope, parent = context.getLocalProperty(EXECUTION) or "", int(context.getLocalProperty(EPOCH) or 0)
+            join = Join(context.stageId(), partition, context.taskAttemptId(), scope, parent, of_action(context))
+            epoch = control.ask(join, conf.stall_timeout + 5).epoch
             with environment(spec.conf) as env:
                 host, port = env.listen(host=control.local_host, ports=(conf.port_min, conf.port_max))
                 gate = env.create_input_gate(
@@ -133,7 +125,7 @@ class Consumer:
                 )
                 # Closed in any case, after an error or when a limit is satisfied: the driver tells producers of errors
                 with contextlib.closing(gate):
-                    control.send({"op": "ready", "host": host, "port": port, "gate": gate.gate_id})
+                    control.send(Ready(host, port, gate.gate_id))
                     received, given, clock, outlet = Received(), Given(), TaskClock(), Outlet(task_input)
 
                     vitals = Vitals() if conf.monitor else None
@@ -156,12 +148,12 @@ class Consumer:
                         raise  # treat it like a task whose rows nobody reads: the driver sees this connection close
                     except Exception as error:
                         broken = given.error is not None  # else it is the function's own, whatever its type
-                        better = explained(control, error, broken, op="consumer failed") or error
+                        better = explained(control, error, broken, ConsumerFailed) or error
                         if better is not error:
                             raise better from None if isinstance(error, ExchangeAborted) else error
                         raise
                     stats = plain(ended(figures()))
-            control.send({"op": "done", "stats": stats})
+            control.send(ConsumerDone(stats))
 
     def _received(
         self, control: Control, task_input: TaskInput, gate: Any, received: Received, clock: TaskClock
@@ -170,17 +162,16 @@ class Consumer:
         sealed_at = 0.0
         while True:
             message = control.poll()
-            if message is not None:
-                if message["op"] == "abort":
-                    raise ExchangeAborted(str(message["reason"]))
-                if message["op"] == "seal":
-                    for partition, words in message.get("unreached", {}).items():
-                        # The producer took this consumer for ended, but it still reads: rows are lost
-                        reason = f"producer of partition {partition} failed: {words}"
-                        control.abort(reason)
-                        raise ExchangeAborted(reason)
-                    gate.seal({int(channel): int(buffers) for channel, buffers in message["totals"].items()})
-                    sealed_at = time.monotonic()
+            if isinstance(message, Abort):
+                raise ExchangeAborted(message.reason)
+            if isinstance(message, Seal):
+                for partition, words in message.unreached.items():
+                    # The producer took this consumer for ended, but it still reads: rows are lost
+                    reason = f"producer of partition {partition} failed: {words}"
+                    control.abort(reason)
+                    raise ExchangeAborted(reason)
+                gate.seal(message.totals)
+                sealed_at = time.monotonic()
             task_input.look()
             polled = gate.poll(POLL_S)
             if polled is not None:
@@ -204,7 +195,12 @@ def of_action(context: Any) -> dict[str, str]:
     return {name: value for name, value in found.items() if name in OF_JOBS or not name.startswith(INTERNAL)}
 
 
-def explained(control: Control, error: BaseException, broken: bool = True, op: str = "abort") -> BaseException | None:
+def explained(
+    control: Control,
+    error: BaseException,
+    broken: bool = True,
+    kind: Callable[[str], FromWorker[Any]] = RunFailed,
+) -> BaseException | None:
     """Report a participant's failure to the driver; returns the error to raise: a better cause if the driver has one.
 
     A broken channel is rarely the cause: the participant that broke it has told the driver why, or the driver has seen
@@ -215,6 +211,6 @@ def explained(control: Control, error: BaseException, broken: bool = True, op: s
     if isinstance(error, ExchangeError | StallTimeout):
         verdict = control.verdict(REASON_WAIT_S if broken else 0.0)
         if verdict is not None:
-            return ExchangeAborted(str(verdict["reason"])) if verdict["op"] == "abort" else None
-    control.abort(words(error), op)
+            return ExchangeAborted(verdict.reason) if isinstance(verdict, Abort) else None
+    control.abort(words(error), kind)
     return error

@@ -9,18 +9,25 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from fastbuf import __version__
 from fastbuf.errors import AuthenticationError, ExchangeAborted, FastbufError, PeerLost, ProtocolError, StallTimeout
-from fastbuf.json_frames import FRAME_BYTES, pack, same
+from fastbuf.json_frames import FRAME_BYTES, same
 from fastbuf.transports.addresses import connect
+from fastbuf_spark.messages import Unpacker
+from fastbuf_spark.protocol import Abort, FromDriver, FromWorker, Hello, Proof, RunFailed, Stop
 from fastbuf_spark.tracebacks import fold
-from fastbuf_spark.wire import VERSION, Message, Unpacker, clip, prepare, proof
+from fastbuf_spark.wire import VERSION, clip, prepare, proof
 from fastbuf_spark.worker.task_input import LOOK_S
 
 #: How long a participant whose channel broke waits for the cause, which the driver may have to get from Spark
 #: (``run.CAUSE_S``)
 REASON_WAIT_S = 8.0
+
+
+A = TypeVar("A")
+M = TypeVar("M", bound=FromDriver)
 
 
 class StageFailed(FastbufError):
@@ -65,10 +72,10 @@ class Control:
     def __init__(
         self, address: tuple[str, int], exchange: str, secret: bytes, timeout: float, reach: float | None = None
     ) -> None:
-        self._unpacker = Unpacker()
+        self._unpacker = Unpacker(FromDriver)
         self._ended = False
         self._sending = threading.Lock()  # held by the task's thread, or by the thread that sends reports
-        self._verdict: Message | None = None
+        self._verdict: Abort | Stop | None = None
         #: Called twice a second while this worker waits for the driver; an exception ends the wait
         self.watch: Callable[[], None] = lambda: None
         where = f"{address[0]}:{address[1]}"
@@ -82,17 +89,16 @@ class Control:
             ) from error
         try:
             prepare(self._sock)
-            hello = self.expect("hello", timeout=timeout)
-            if hello.get("version") != VERSION:
+            hello = self.expect(Hello, timeout=timeout)
+            if hello.version != VERSION:
                 raise ProtocolError(
-                    f"the driver has fastbuf {hello.get('fastbuf', 'of an older version')}, this worker {__version__}: "
+                    f"the driver has fastbuf {hello.fastbuf}, this worker {__version__}: "
                     "they do not understand each other, install the same version everywhere"
                 )
             nonce = secrets.token_hex(16)
-            mine = proof(secret, "worker", str(hello["nonce"]), nonce, exchange)
-            self.send({"op": "hello", "version": VERSION, "exchange": exchange, "nonce": nonce, "proof": mine})
-            welcome = self.expect("welcome", timeout=timeout)
-            if not same(welcome.get("proof"), proof(secret, "driver", str(hello["nonce"]), nonce, exchange)):
+            mine = proof(secret, "worker", hello.nonce, nonce, exchange)
+            welcome = self.ask(Proof(exchange, nonce, mine), timeout)
+            if not same(welcome.proof, proof(secret, "driver", hello.nonce, nonce, exchange)):
                 raise AuthenticationError(f"the server at {where} does not know the secret of exchange {exchange}")
             self._unpacker.limit = FRAME_BYTES
         except BaseException:
@@ -110,22 +116,22 @@ class Control:
         poller.register(self._sock, event)
         return bool(poller.poll(1000 * seconds))
 
-    def send(self, message: Message) -> None:
+    def send(self, message: FromWorker[Any]) -> None:
         """Send; if the connection is closed, the next receive reports that, with the reason if there is one."""
         with contextlib.suppress(OSError), self._sending:
-            self._sock.sendall(pack(message))
+            self._sock.sendall(message.encode())
 
-    def tell(self, message: Message) -> None:
+    def tell(self, message: FromWorker[Any]) -> None:
         """Send a short message that may as well be lost, from any thread: nobody waits for a driver that is busy."""
         if self._ready(select.POLLOUT, 0) and self._sending.acquire(blocking=False):
             try:
-                self._sock.sendall(pack(message))
+                self._sock.sendall(message.encode())
             except OSError:  # see send
                 pass
             finally:
                 self._sending.release()
 
-    def poll(self, timeout: float = 0.0) -> Message | None:
+    def poll(self, timeout: float = 0.0) -> FromDriver | None:
         """The next message, or None if none arrives within ``timeout`` seconds.
 
         Raises
@@ -137,7 +143,7 @@ class Control:
         while True:
             message = self._unpacker.next()
             if message is not None:
-                if message["op"] in ("abort", "stop"):
+                if isinstance(message, Abort | Stop):
                     self._verdict = message
                 return message
             if self._ended:
@@ -159,8 +165,15 @@ class Control:
         """Sleep, unless something arrives."""
         self._ready(select.POLLIN, seconds)
 
-    def expect(self, *ops: str, timeout: float) -> Message:
-        """Wait for one of ``ops``.
+    def ask(self, message: FromWorker[A], timeout: float) -> A:
+        """Send, and wait for the answer; raises as :meth:`expect`."""
+        self.send(message)
+        kinds: Any = message.answers()
+        answer: A = self.expect(*kinds, timeout=timeout)
+        return answer
+
+    def expect(self, *kinds: type[M], timeout: float) -> M:
+        """Wait for a message of one of these kinds.
 
         Raises
         ------
@@ -170,18 +183,17 @@ class Control:
             None arrived within ``timeout`` seconds.
         """
         message = self.poll(timeout)
+        if isinstance(message, kinds):
+            return message
+        if isinstance(message, Abort):
+            raise ExchangeAborted(message.reason)
+        names = " or ".join(kind.op for kind in kinds)
         if message is None:
-            raise StallTimeout(
-                f"the driver did not answer with {' or '.join(ops)} within {timeout:g} s (stall_timeout)"
-            )
-        if message["op"] == "abort" and "abort" not in ops:
-            raise ExchangeAborted(str(message["reason"]))
-        if message["op"] not in ops:
-            raise ProtocolError(f"the driver sent {message['op']!r}, expected {' or '.join(ops)}")
-        return message
+            raise StallTimeout(f"the driver did not answer with {names} within {timeout:g} s (stall_timeout)")
+        raise ProtocolError(f"the driver sent {message.op!r}, expected {names}")
 
-    def verdict(self, timeout: float = REASON_WAIT_S) -> Message | None:
-        """The end of the run ("abort" with its reason, or "stop"), if the driver reports it within ``timeout`` seconds.
+    def verdict(self, timeout: float = REASON_WAIT_S) -> Abort | Stop | None:
+        """The end of the run, if the driver reports it within ``timeout`` seconds.
 
         A participant whose channel broke calls this first: the broken channel is rarely the cause.
         """
@@ -191,9 +203,9 @@ class Control:
                 self.poll(deadline - time.monotonic())
         return self._verdict
 
-    def abort(self, reason: str, op: str = "abort") -> None:
+    def abort(self, reason: str, kind: Callable[[str], FromWorker[Any]] = RunFailed) -> None:
         """Tell the driver that this participant failed."""
-        self.send({"op": op, "reason": clip(reason)})
+        self.send(kind(clip(reason)))
 
     def close(self) -> None:
         """Close; the driver treats this as the end of this participant."""

@@ -13,6 +13,7 @@ from fastbuf.monitor.links import Links
 from fastbuf.monitor.ticker import Ticker
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.folding import Fold
+from fastbuf_spark.protocol import Abort, Begin, Go, Lease, ProducerDone, ProducerFailed, Seen, Target
 from fastbuf_spark.spec import ExchangeSpec, not_reached, plain
 from fastbuf_spark.wire import data_secret
 from fastbuf_spark.worker.consumer import explained
@@ -41,7 +42,7 @@ class Producer:
 
     spec: ExchangeSpec
     epoch: int
-    targets: list[tuple[str, int, int, int]]
+    targets: list[Target]
     fold: Fold | None = None
 
     def batches(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -66,22 +67,14 @@ class Producer:
         task_input.hurry()
         with self.spec.connect() as control:
             control.watch = task_input.look
-            control.send(
-                {
-                    "op": "lease",
-                    "epoch": self.epoch,
-                    "partition": partition,
-                    "attempt": attempt,
-                    "stage": context.stageId(),
-                }
-            )
+            control.send(Lease(self.epoch, partition, attempt, context.stageId()))
             answer = None
             # another attempt may be running: Spark, or the end of the run, decides how long this waits
             while answer is None:
                 answer = control.poll(1.0)
-            if answer["op"] == "abort":
-                raise ExchangeAborted(str(answer["reason"]))
-            if answer["op"] != "go":
+            if isinstance(answer, Abort):
+                raise ExchangeAborted(answer.reason)
+            if not isinstance(answer, Go):
                 return partition, 0
             given = Given()
             try:
@@ -89,15 +82,14 @@ class Producer:
             except InputLost:
                 raise  # Spark knows why, and the driver asks it when it sees this connection close
             except BaseException as error:  # SystemExit and the like too
-                better = explained(control, error, error is not given.error, op="failed")
+                better = explained(control, error, error is not given.error, ProducerFailed)
                 if better is None:
                     return partition, 0
                 if better is not error:
                     raise better from error
                 raise
-            control.send({"op": "done", "totals": totals, "stats": plain(stats), "unreached": unreached})
             # Wait for the answer: when Spark sees this task finished, the rendezvous must know it too
-            control.expect("ok", "stop", timeout=self.spec.conf.stall_timeout)
+            control.ask(ProducerDone(tuple(totals), plain(stats), unreached), self.spec.conf.stall_timeout)
             return partition, int(stats.get("records", 0))
 
     def _send(
@@ -113,9 +105,8 @@ class Producer:
 
             def empty(seen: list[int]) -> list[int]:
                 assert self.fold is not None
-                control.send({"op": "seen", "partitions": seen, "of": self.fold.partitions, "tasks": self.fold.tasks})
-                answer = control.expect("empty", timeout=spec.conf.stall_timeout)
-                return [int(p) for p in answer["partitions"]]
+                message = Seen(tuple(seen), self.fold.partitions, self.fold.tasks)
+                return list(control.ask(message, spec.conf.stall_timeout).partitions)
 
         clock = TaskClock()
         serializer = spec.codec.serializer(spec.conf.checksum)
@@ -130,7 +121,7 @@ class Producer:
             # Records may have been read, but none that is requested
             return [], self._figures({"records": 0, "bytes": 0}, sender.digest(None)), {}
         # Until here the user's function may fail and Spark may retry; from here on consumers have data of this attempt
-        control.send({"op": "begin"})
+        control.send(Begin())
         with environment(spec.conf) as env:
             try:
                 writer = env.create_result_partition(
@@ -148,7 +139,7 @@ class Producer:
                     raise  # the consumer answered, so the network is fine
                 text = not_reached(str(error), control.local_host, spec.conf)
                 # Report at once: there is no better cause to wait for, and all other participants wait
-                control.abort(f"{type(error).__name__}: {text}", op="failed")
+                control.abort(f"{type(error).__name__}: {text}", ProducerFailed)
                 raise PeerLost(text) from error
 
             vitals = Vitals() if spec.conf.monitor else None
@@ -193,7 +184,7 @@ class Producer:
                 own = error is given.error and control.verdict(0.0) is None
                 of_a_channel = isinstance(error, ExchangeError | StallTimeout) and not own
                 if not (of_a_channel or isinstance(error, InputLost)):
-                    control.abort(words(error), op="failed")
+                    control.abort(words(error), ProducerFailed)
                 writer.abort(f"producer {partition} failed: {text_of(type(error), error)}")
                 raise
             unreached = {

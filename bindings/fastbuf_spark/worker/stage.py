@@ -19,6 +19,7 @@ from typing import Any
 from fastbuf.errors import ConfigError, ExchangeAborted, PreflightError
 from fastbuf_spark.codec import RecordCodec, own_partition_func
 from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.protocol import Abort, ConsumerDone, Join, Ready, Stop, Targets, Watch
 from fastbuf_spark.shipping import Shipped
 from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.wire import data_secret
@@ -59,8 +60,7 @@ class FusedTask:
         with spec.connect() as control:
             control.watch = task_input.look
             attempt = context.taskAttemptId()
-            control.send({"op": "join", "stage": context.stageId(), "partition": partition, "attempt": attempt})
-            epoch = int(control.expect("epoch", timeout=conf.stall_timeout + 5)["epoch"])
+            epoch = control.ask(Join(context.stageId(), partition, attempt), conf.stall_timeout + 5).epoch
             secret, config = data_secret(spec.secret, epoch), conf.exchange()
             with environment(spec.conf) as env:
                 host, port = env.listen(host=control.local_host, ports=(conf.port_min, conf.port_max))
@@ -68,13 +68,13 @@ class FusedTask:
                     spec.codec.serializer(conf.checksum), channels=tasks, epoch=epoch, secret=secret, config=config
                 )
                 with contextlib.closing(gate):  # the driver reports errors, and so does the writer's end
-                    control.send({"op": "ready", "host": host, "port": port, "gate": gate.gate_id})
-                    found = control.expect("targets", timeout=conf.stall_timeout + 5)["targets"]
+                    control.send(Ready(host, port, gate.gate_id))
+                    targets = control.expect(Targets, timeout=conf.stall_timeout + 5).targets
                     sender = spec.codec.sender(tasks, range(tasks), partition)
                     writer = env.create_result_partition(
                         spec.codec.serializer(conf.checksum),
                         # Data that a task sends to itself is read in place
-                        [gate if i == partition else tuple(target) for i, target in enumerate(found)],
+                        [gate if i == partition else target for i, target in enumerate(targets)],
                         channel=partition,
                         epoch=epoch,
                         secret=secret,
@@ -156,13 +156,13 @@ class _Pump:
         for _ in self.received():
             pass
         got, sent = self._figures()
-        self._control.send({"op": "done", "stats": got, "sent": sent})
+        self._control.send(ConsumerDone(got, sent))
         self._gate.close()
 
     def tell(self, due: float) -> None:
         """Tell the driver how far this task is."""
         got, sent = self._figures(state="runs")
-        self._control.tell({"op": "watch", "stats": got, "sent": sent})
+        self._control.tell(Watch(got, sent))
 
     def _figures(self, **state: str) -> tuple[dict[str, Any], dict[str, Any]]:
         got = {**self._gate.stats(), "records": self._received.records, **state}
@@ -187,9 +187,9 @@ class _Pump:
 
     def _look(self) -> None:
         message = self._control.poll()
-        if message is not None and message["op"] == "abort":
-            raise ExchangeAborted(str(message["reason"]))
-        if message is not None and message["op"] == "stop":
+        if isinstance(message, Abort):
+            raise ExchangeAborted(message.reason)
+        if isinstance(message, Stop):
             raise _Stopped
 
 

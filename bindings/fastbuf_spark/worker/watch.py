@@ -7,11 +7,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from fastbuf.exchange.named_thread import start_thread
 from fastbuf.monitor.figures import MOST_BYTES, Shares, bounded
 from fastbuf.monitor.vitals import Vitals
+from fastbuf_spark import protocol
 from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.worker.control import Control, Unreached, words
 from fastbuf_spark.worker.held import HeldRowsLost
@@ -199,7 +201,7 @@ class Watch(Regularly):
         if self._looks % LOOKS == 0:
             figures = self._figures()
             told = plain({**figures, **self._shares.of(figures["seconds"])})
-            self._control.tell({"op": "watch", "stats": bounded(told, MOST_BYTES - AROUND)})
+            self._control.tell(protocol.Watch(bounded(told, MOST_BYTES - AROUND)))
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
@@ -209,17 +211,19 @@ class Watch(Regularly):
 _unreached: set[tuple[str, int]] = set()  # addresses that this process has tried in vain, as behind a firewall
 
 
-def _lost_rows(error: BaseException | None) -> dict[str, list[Any]]:
+def _lost_rows(error: BaseException | None) -> tuple[str, int] | None:
     """The map task whose rows a task has not found, if that is why it failed: folder and number."""
     while error is not None:
         if isinstance(error, HeldRowsLost):
-            return {"lost": [error.folder, error.number]}
+            return error.folder, error.number
         error = error.__cause__ or error.__context__
-    return {}
+    return None
 
 
 @contextlib.contextmanager
-def reported(spec: ExchangeSpec, side: str, figures: Callable[[], dict[str, Any]]) -> Iterator[Callable[[], None]]:
+def reported(
+    spec: ExchangeSpec, side: Literal["producer", "consumer"], figures: Callable[[], dict[str, Any]]
+) -> Iterator[Callable[[], None]]:
     """Tells the driver a task's figures once a second while the block runs, and at its end; of an error, what it says.
 
     For tasks that need the driver for nothing else: one that ends within a second connects once, at its end.  That the
@@ -231,13 +235,7 @@ def reported(spec: ExchangeSpec, side: str, figures: Callable[[], dict[str, Any]
 
     context = TaskContext.get()
     assert context is not None, "runs in a Spark task"
-    about = {
-        "op": "report",
-        "side": side,
-        "partition": context.partitionId(),
-        "stage": context.stageId(),
-        "attempt": context.taskAttemptId(),
-    }
+    report = partial(protocol.Report, side, context.partitionId(), context.stageId(), context.taskAttemptId())
     address = spec.address
     if address is None:
         yield lambda: None
@@ -260,7 +258,7 @@ def reported(spec: ExchangeSpec, side: str, figures: Callable[[], dict[str, Any]
             return control
 
         def tell(due: float = 0.0) -> None:
-            connected().tell({**about, "stats": {**plain(figures()), "state": "runs"}})
+            connected().tell(report({**plain(figures()), "state": "runs"}))
 
         def tell_now() -> None:
             with contextlib.suppress(Exception):
@@ -272,14 +270,14 @@ def reported(spec: ExchangeSpec, side: str, figures: Callable[[], dict[str, Any]
         except GeneratorExit:  # nobody needs the rest; of a task without this message it would be asked how it died
             if control is not None:
                 with contextlib.suppress(Exception):
-                    control.send({**about, "stats": plain(figures())})
+                    control.send(report(plain(figures())))
             raise
         except Exception as error:
             with contextlib.suppress(Exception):
-                connected().send({**about, "stats": {"failed": words(error)}, **_lost_rows(error)})
+                connected().send(report({"failed": words(error)}, _lost_rows(error)))
             raise
         with contextlib.suppress(Exception):
-            asks = side == "producer"
-            connected().send({**about, "stats": plain(figures()), "asks": asks})
-            if asks:
-                connected().expect("heard", timeout=REACH_S)
+            if side == "producer":
+                connected().ask(report(plain(figures()), asks=True), REACH_S)
+            else:
+                connected().send(report(plain(figures())))

@@ -14,9 +14,9 @@ import monitored
 import pytest
 from test_rendezvous import Driver, close, driver, eventually
 
-from fastbuf.json_frames import pack
 from fastbuf.monitor import Recorder
 from fastbuf_spark.driver import page, rendezvous
+from fastbuf_spark.protocol import Go, ProducerFailed, Watch
 
 __all__ = ["driver"]  # a fixture
 EACH = 500  #: producers, and as many consumers
@@ -65,7 +65,7 @@ def test_a_thousand_tasks_are_heard_and_judged_by_the_driver(driver: Driver, mon
     consumers, epoch = driver.running(EACH)
     producers = [driver.producer(epoch, number) for number in range(EACH)]
     for each in producers:
-        each.expect("go", timeout=30.0)
+        each.expect(Go, timeout=30.0)
     memory, before = resident(), cpu_s("fastbuf-rendezv")
     sent = 0
 
@@ -76,8 +76,8 @@ def test_a_thousand_tasks_are_heard_and_judged_by_the_driver(driver: Driver, mon
             for number in range(EACH):
                 time.sleep(max(0.0, begin + second + number / EACH - time.monotonic()))
                 for control, figures in ((producers[number], producer), (consumers[number], consumer)):
-                    message = {"op": "watch", "stats": figures(number, second)}
-                    sent += len(pack(message))
+                    message = Watch(figures(number, second))
+                    sent += len(message.encode())
                     control.tell(message)
 
     teller = threading.Thread(target=tell)
@@ -102,5 +102,5 @@ def test_a_thousand_tasks_are_heard_and_judged_by_the_driver(driver: Driver, mon
     assert grown < 300
     for each in producers:
         with suppress(OSError):
-            each.abort("enough", op="failed")
+            each.abort("enough", ProducerFailed)
     close(*producers, *consumers)

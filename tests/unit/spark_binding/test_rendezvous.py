@@ -18,7 +18,28 @@ from fastbuf_spark.driver import rendezvous, slots
 from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.driver.run import SETTLE_S, Run, RunPlan
 from fastbuf_spark.driver.slots import Slots
-from fastbuf_spark.wire import REASON_CHARS, VERSION, Unpacker, clip
+from fastbuf_spark.messages import Unpacker
+from fastbuf_spark.protocol import (
+    Abort,
+    Begin,
+    ConsumerDone,
+    ConsumerFailed,
+    Epoch,
+    FromWorker,
+    Go,
+    Heard,
+    Hello,
+    Join,
+    Lease,
+    ProducerDone,
+    Ready,
+    Report,
+    Seal,
+    Stop,
+    Target,
+    Welcome,
+)
+from fastbuf_spark.wire import REASON_CHARS, VERSION, clip
 from fastbuf_spark.worker.control import Control
 from fastbuf_spark.worker.task_input import InputLost, TaskInput
 
@@ -51,7 +72,7 @@ class Driver:
     def __init__(self) -> None:
         self.server = Rendezvous()
         self.jobs: list[Job] = []
-        self.targets: list[list[list[Any]]] = []
+        self.targets: list[list[Target]] = []
         self.submitted = threading.Event()
 
     def register(
@@ -60,7 +81,7 @@ class Driver:
         plan = RunPlan(exchange, f"name of {exchange}", partitions, 120.0, None if barrier else self._submit)
         self.server.register(exchange, SECRET, plan, slots=slots)
 
-    def _submit(self, run: Run, targets: list[list[Any]]) -> Job:
+    def _submit(self, run: Run, targets: list[Target]) -> Job:
         self.jobs.append(Job(self.server, run))
         self.targets.append(targets)
         self.submitted.set()
@@ -74,22 +95,29 @@ class Driver:
     ) -> list[Control]:
         made = [self.control(exchange) for _ in range(partitions)]
         for i, control in enumerate(made):
-            control.send({"op": "join", "stage": stage, "partition": i, "attempt": first + i, "parent": parent})
+            control.send(Join(stage, i, first + i, parent=parent))
         return made
 
     def running(self, partitions: int = 2) -> tuple[list[Control], int]:
         made = self.consumers(partitions)
-        epochs = {int(c.expect("epoch", timeout=WAIT_S)["epoch"]) for c in made}
+        epochs = {c.expect(Epoch, timeout=WAIT_S).epoch for c in made}
         assert len(epochs) == 1
         for i, control in enumerate(made):
-            control.send({"op": "ready", "host": "127.0.0.1", "port": 6000 + i, "gate": i})
+            control.send(Ready("127.0.0.1", 6000 + i, i))
         assert self.submitted.wait(WAIT_S)
         return made, epochs.pop()
 
     def producer(self, epoch: int, partition: int, attempt: int = 50) -> Control:
         control = self.control()
-        control.send({"op": "lease", "epoch": epoch, "partition": partition, "attempt": attempt, "stage": 2})
+        control.send(Lease(epoch, partition, attempt, 2))
         return control
+
+
+def reason_of(control: Control) -> str:
+    """Why the driver has ended the run."""
+    verdict = control.verdict(WAIT_S)
+    assert isinstance(verdict, Abort)
+    return verdict.reason
 
 
 def eventually(check: Any) -> None:
@@ -121,15 +149,14 @@ def test_a_whole_run(driver: Driver) -> None:
     consumers, epoch = driver.running()
     for partition in range(3):
         with driver.producer(epoch, partition) as producer:
-            producer.expect("go", timeout=WAIT_S)
-            producer.send({"op": "begin"})
-            producer.send({"op": "done", "totals": [partition, 1], "stats": {"records": 7}})
-            producer.expect("ok", timeout=WAIT_S)
+            producer.expect(Go, timeout=WAIT_S)
+            producer.send(Begin())
+            producer.ask(ProducerDone((partition, 1), {"records": 7}), WAIT_S)
     driver.server.job_finished(driver.jobs[0].run, "")
-    seals = [c.expect("seal", timeout=WAIT_S)["totals"] for c in consumers]
-    assert seals == [{"0": 0, "1": 1, "2": 2}, {"0": 1, "1": 1, "2": 1}]
+    seals = [c.expect(Seal, timeout=WAIT_S).totals for c in consumers]
+    assert seals == [{0: 0, 1: 1, 2: 2}, {0: 1, 1: 1, 2: 1}]
     for control in consumers:
-        control.send({"op": "done", "stats": {"records": 9}})
+        control.send(ConsumerDone({"records": 9}))
     close(*consumers)
     eventually(lambda: driver.server.summaries[-1].outcome == "ok")
     assert driver.server.summaries[-1].records_sent == 21
@@ -157,9 +184,9 @@ def test_a_driver_without_the_secret_is_refused() -> None:
         def impostor() -> None:
             sock, _ = listener.accept()
             with sock:
-                sock.sendall(pack({"op": "hello", "version": VERSION, "nonce": "n"}))
+                sock.sendall(Hello(VERSION, "n").encode())
                 sock.recv(4096)
-                sock.sendall(pack({"op": "welcome", "proof": "0" * 64}))
+                sock.sendall(Welcome("0" * 64).encode())
 
         thread = threading.Thread(target=impostor)
         thread.start()
@@ -174,7 +201,7 @@ def test_a_driver_of_another_version_is_named() -> None:
         def other() -> None:
             sock, _ = listener.accept()
             with sock:
-                sock.sendall(pack({"op": "hello", "version": VERSION + 1, "fastbuf": "9.9.9", "nonce": "n"}))
+                sock.sendall(Hello(VERSION + 1, "n", "9.9.9").encode())
                 sock.recv(4096)
 
         thread = threading.Thread(target=other)
@@ -187,11 +214,11 @@ def test_a_driver_of_another_version_is_named() -> None:
 def test_a_failing_consumer_is_followed_by_a_request_of_its_next_attempt(driver: Driver) -> None:
     driver.register()
     consumers, epoch = driver.running()
-    consumers[0].abort("ZeroDivisionError: by the user's function", "consumer failed")
+    consumers[0].abort("ZeroDivisionError: by the user's function", ConsumerFailed)
     close(consumers[0])
     again = driver.control()
-    again.send({"op": "join", "stage": 1, "partition": 0, "attempt": 20})
-    assert int(again.expect("epoch", timeout=WAIT_S)["epoch"]) != epoch
+    again.send(Join(1, 0, 20))
+    assert again.expect(Epoch, timeout=WAIT_S).epoch != epoch
     assert consumers[1].poll(SETTLE_S) is None, "the other consumer goes on"
     close(*consumers, again)
 
@@ -200,11 +227,11 @@ def test_a_producer_that_vanishes_after_begin_aborts(driver: Driver) -> None:
     driver.register()
     consumers, epoch = driver.running()
     producer = driver.producer(epoch, 1)
-    producer.expect("go", timeout=WAIT_S)
-    producer.send({"op": "begin"})
+    producer.expect(Go, timeout=WAIT_S)
+    producer.send(Begin())
     producer.close()
     with pytest.raises(ExchangeAborted, match=r"partition 1 .*vanished"):
-        consumers[0].expect("seal", timeout=WAIT_S)
+        consumers[0].expect(Seal, timeout=WAIT_S)
     close(*consumers)
 
 
@@ -212,9 +239,9 @@ def test_consumers_that_vanish_cancel_the_job(driver: Driver) -> None:
     driver.register()
     consumers, epoch = driver.running()
     producer = driver.producer(epoch, 0)
-    producer.expect("go", timeout=WAIT_S)
+    producer.expect(Go, timeout=WAIT_S)
     close(*consumers)
-    producer.expect("stop", timeout=WAIT_S)
+    producer.expect(Stop, timeout=WAIT_S)
     eventually(lambda: driver.jobs[0].cancels)
     assert driver.server.summaries[-1].outcome == "cancelled"
     close(producer)
@@ -228,12 +255,12 @@ def test_a_worker_that_nobody_waits_for_does_not_wait_for_others(driver: Driver)
         control = driver.consumers(1)[0]
         control.watch = TaskInput(buffered).look
         eventually(lambda: driver.server.live_runs())
-        control.expect("epoch", timeout=WAIT_S)
+        control.expect(Epoch, timeout=WAIT_S)
         assert control.poll(1.2) is None, "it waits for the producers"
         spark.close()
         begin = time.monotonic()
         with pytest.raises(InputLost):
-            control.expect("seal", timeout=WAIT_S)
+            control.expect(Seal, timeout=WAIT_S)
         assert time.monotonic() - begin < WAIT_S / 2
     stream.close()
     close(control)
@@ -243,14 +270,14 @@ def test_a_rerun_of_a_barrier_stage_supersedes_and_a_stale_one_is_refused(driver
     driver.register(barrier=True)
     old = driver.consumers()
     for control in old:
-        control.expect("epoch", timeout=WAIT_S)
+        control.expect(Epoch, timeout=WAIT_S)
     new = driver.consumers(first=20)
-    assert "started stage" in (old[0].verdict(WAIT_S) or {})["reason"]
+    assert "started stage" in reason_of(old[0])
     for control in new:
-        control.expect("epoch", timeout=WAIT_S)
+        control.expect(Epoch, timeout=WAIT_S)
     stale = driver.consumers(1, first=5)
     with pytest.raises(ExchangeAborted, match="is outdated"):
-        stale[0].expect("epoch", timeout=WAIT_S)
+        stale[0].expect(Epoch, timeout=WAIT_S)
     close(*old, *new, *stale)
 
 
@@ -258,7 +285,7 @@ def test_two_requests_for_one_partition_are_two_runs(driver: Driver) -> None:
     """A cartesian product, a self-join or a speculative attempt asks twice at the same time; both are served."""
     driver.register()
     first, second = driver.consumers(), driver.consumers(first=30)
-    epochs = [int(c.expect("epoch", timeout=WAIT_S)["epoch"]) for c in [*first, *second]]
+    epochs = [c.expect(Epoch, timeout=WAIT_S).epoch for c in [*first, *second]]
     assert len(set(epochs)) == 2
     assert epochs[0] == epochs[1]
     close(*first, *second)
@@ -267,7 +294,7 @@ def test_two_requests_for_one_partition_are_two_runs(driver: Driver) -> None:
 def test_two_actions_on_one_plan_are_two_runs(driver: Driver) -> None:
     driver.register()
     first, second = driver.consumers(stage=1), driver.consumers(stage=2, first=30)
-    epochs = {int(c.expect("epoch", timeout=WAIT_S)["epoch"]) for c in [*first, *second]}
+    epochs = {c.expect(Epoch, timeout=WAIT_S).epoch for c in [*first, *second]}
     assert len(epochs) == 2
     close(*first, *second)
 
@@ -275,7 +302,7 @@ def test_two_actions_on_one_plan_are_two_runs(driver: Driver) -> None:
 def test_a_lease_of_an_epoch_that_is_gone_is_told_to_stop(driver: Driver) -> None:
     driver.register()
     with driver.producer(12345, 0) as producer:
-        producer.expect("stop", timeout=WAIT_S)
+        producer.expect(Stop, timeout=WAIT_S)
 
 
 def test_a_run_that_no_slot_is_left_for_ends_with_the_figures(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,14 +314,14 @@ def test_a_run_that_no_slot_is_left_for_ends_with_the_figures(driver: Driver, mo
     driver.submitted.clear()
     later = driver.consumers(exchange="x2", stage=2, first=30)
     for i, control in enumerate(later):
-        control.expect("epoch", timeout=WAIT_S)
-        control.send({"op": "ready", "host": "127.0.0.1", "port": 7000 + i, "gate": i})
-    reason = (later[0].verdict(WAIT_S) or {})["reason"]
+        control.expect(Epoch, timeout=WAIT_S)
+        control.send(Ready("127.0.0.1", 7000 + i, i))
+    reason = reason_of(later[0])
     for words in ("name of x2", "'name of x1' 2", "5 > 4 slots", "local[5]", "blocking"):
         assert words in reason
     assert consumers[0].poll(1.0) is None, "the one that came first has slots now"
     (again,) = driver.consumers(1, exchange="x2", stage=2, first=40)
-    assert (again.verdict(WAIT_S) or {})["reason"] == reason, "what Spark tries again does not wait once more"
+    assert reason_of(again) == reason, "what Spark tries again does not wait once more"
     close(*consumers, *later, again)
 
 
@@ -305,9 +332,9 @@ def test_actions_in_threads_that_take_every_slot_are_told_so(driver: Driver, mon
     consumers, _ = driver.running()
     later = driver.consumers(exchange="x1", stage=2, first=30)
     for i, control in enumerate(later):
-        control.expect("epoch", timeout=WAIT_S)
-        control.send({"op": "ready", "host": "127.0.0.1", "port": 7000 + i, "gate": i})
-    reason = (later[0].verdict(WAIT_S) or {})["reason"]
+        control.expect(Epoch, timeout=WAIT_S)
+        control.send(Ready("127.0.0.1", 7000 + i, i))
+    reason = reason_of(later[0])
     for words in ("'name of x1' 4 in 2 runs", "5 > 4 slots", "less often at a time (in threads", "cache()"):
         assert words in reason
     close(*consumers, *later)
@@ -322,9 +349,9 @@ def test_a_chain_that_never_has_slots_enough_ends_at_once(driver: Driver, monkey
     first, epoch = driver.running()
     inner = driver.consumers(exchange="x2", stage=2, first=30, parent=epoch)
     for i, control in enumerate(inner):
-        control.expect("epoch", timeout=WAIT_S)
-        control.send({"op": "ready", "host": "127.0.0.1", "port": 7000 + i, "gate": i})
-    reasons = {(control.verdict(WAIT_S) or {})["reason"] for control in (*first, *inner)}
+        control.expect(Epoch, timeout=WAIT_S)
+        control.send(Ready("127.0.0.1", 7000 + i, i))
+    reasons = {reason_of(control) for control in (*first, *inner)}
     assert len(reasons) == 1
     assert "5 > 4 slots" in reasons.pop()
     close(*first, *inner)
@@ -334,9 +361,9 @@ def test_nonsense_drops_only_the_one_who_says_it(driver: Driver) -> None:
     driver.register(partitions=1)
     for message in ({"op": "ready"}, {"op": "what"}, {"op": "join"}, {"op": "lease", "epoch": "x"}):
         with driver.control() as control:
-            control.send(message)
+            control._sock.sendall(pack(message))
             with pytest.raises(PeerLost):
-                control.expect("never", timeout=WAIT_S)
+                control.expect(Heard, timeout=WAIT_S)
     (consumer,), _ = driver.running(1)
     close(consumer)
 
@@ -352,10 +379,8 @@ def test_reports_make_a_summary_of_their_own_for_each_action(driver: Driver) -> 
         with driver.control("b1") as control:
             partition = records % 5
             for side in ("producer",):
-                control.send(
-                    {"op": "report", "side": side, "partition": partition if stage == 1 else 0, "stage": stage}
-                    | {"attempt": records, "stats": {"records": records}}
-                )
+                place = partition if stage == 1 else 0
+                control.send(Report(side, place, stage, records, {"records": records}))
         eventually(lambda n=records: n in reported(driver))
     assert [s.records_sent for s in driver.server.summaries] == [11, 7]
     assert driver.server.summaries[-1].mode == "blocking"
@@ -363,17 +388,17 @@ def test_reports_make_a_summary_of_their_own_for_each_action(driver: Driver) -> 
 
 @pytest.mark.parametrize("junk", [pack({"op": "x"})[:-1] + b"!", b"\0\0\0\2[]", b'\0\0\0\7{"a":1}'])
 def test_unpacker_refuses_what_is_no_message(junk: bytes) -> None:
-    unpacker = Unpacker()
+    unpacker = Unpacker(FromWorker)
     unpacker.feed(junk)
     with pytest.raises(ProtocolError):
         unpacker.next()
 
 
 def test_unpacker_takes_any_cut() -> None:
-    unpacker = Unpacker()
-    messages = [{"op": "a", "n": i} for i in range(5)]
+    unpacker = Unpacker(FromWorker)
+    messages = [Lease(i, 0, 7, 2) for i in range(5)]
     got = []
-    for byte in b"".join(pack(m) for m in messages):
+    for byte in b"".join(m.encode() for m in messages):
         unpacker.feed(bytes([byte]))
         while (message := unpacker.next()) is not None:
             got.append(message)
@@ -386,7 +411,7 @@ def test_closing_aborts_what_is_live() -> None:
     consumers, _ = driver.running()
     driver.server.close()
     with pytest.raises(FastbufError):
-        consumers[0].expect("seal", timeout=WAIT_S)
+        consumers[0].expect(Seal, timeout=WAIT_S)
     close(*consumers)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from fastbuf_spark.driver.agreement import Agreement
@@ -20,22 +18,23 @@ from fastbuf_spark.driver.run import (
     RunPlan,
     StageTasks,
 )
+from fastbuf_spark.protocol import Abort, Empty, Epoch, FromDriver, Seal, Target, Targets
 
 
 class FakePeer:
     def __init__(self) -> None:
-        self.got: list[dict[str, Any]] = []
+        self.got: list[FromDriver] = []
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: FromDriver) -> None:
         self.got.append(message)
 
     @property
     def ops(self) -> list[str]:
-        return [m["op"] for m in self.got]
+        return [m.op for m in self.got]
 
     @property
     def reason(self) -> str:
-        return next(m["reason"] for m in self.got if m["op"] == "abort")
+        return next(m.reason for m in self.got if isinstance(m, Abort))
 
 
 class FakeJob:
@@ -66,7 +65,7 @@ class House:
         self.failures: list[tuple[str, bool]] = []
         self.fates: dict[tuple[int, int], str | None] = {}
         self.job = FakeJob()
-        self.targets: list[list[Any]] = []
+        self.targets: list[Target] = []
         plan = RunPlan(
             "x1",
             "demo",
@@ -83,7 +82,7 @@ class House:
         self.run = self.new()
         self.consumers = [FakePeer() for _ in range(partitions)]
 
-    def _submit(self, run: Run, targets: list[list[Any]]) -> FakeJob:
+    def _submit(self, run: Run, targets: list[Target]) -> FakeJob:
         self.targets = targets
         return self.job
 
@@ -104,18 +103,19 @@ class House:
 
 def test_a_whole_run_seals_every_consumer_with_its_own_totals() -> None:
     house = House().started()
-    assert house.targets == [["127.0.0.1", 5000, 1, 0], ["127.0.0.1", 5001, 2, 1]]
+    assert house.targets == [("127.0.0.1", 5000, 1, 0), ("127.0.0.1", 5001, 2, 1)]
     epoch = house.consumers[0].got[0]
     assert epoch == house.consumers[1].got[0]
-    assert 0 < epoch["epoch"] < 1 << 63
+    assert isinstance(epoch, Epoch)
+    assert 0 < epoch.epoch < 1 << 63
     for partition, totals in ((0, [3, 4]), (2, [1, 0]), (1, [])):
         peer = house.producer(partition, 200 + partition)
         house.run.producer_done(peer, totals, {"records": 10}, 1.0)
         assert peer.ops == ["go", "ok"]
     assert house.consumers[0].ops == ["epoch"], "nothing is sealed before the job has ended"
     house.run.job_finished("", 2.0)
-    assert house.consumers[0].got[-1] == {"op": "seal", "totals": {"0": 3, "2": 1}}
-    assert house.consumers[1].got[-1] == {"op": "seal", "totals": {"0": 4, "2": 0}}
+    assert house.consumers[0].got[-1] == Seal({0: 3, 2: 1})
+    assert house.consumers[1].got[-1] == Seal({0: 4, 2: 0})
     for peer in house.consumers:
         house.run.consumer_done(peer, {"records": 15}, 3.0)
     assert house.run.over
@@ -130,7 +130,7 @@ def test_where_the_number_of_producers_is_known_nobody_waits_for_the_job() -> No
     for partition in range(2):
         assert house.consumers[0].ops == ["epoch"]
         house.run.producer_done(house.producer(partition, 200 + partition), [1], {}, 1.0)
-    assert house.consumers[0].got[-1] == {"op": "seal", "totals": {"0": 1, "1": 1}}
+    assert house.consumers[0].got[-1] == Seal({0: 1, 1: 1})
     house.run.consumer_done(house.consumers[0], {}, 2.0)
     assert not house.run.over, "the job is still there"
     assert house.job.cancelled == 0, "Spark would kill the workers of tasks that are about to end"
@@ -153,13 +153,13 @@ def test_where_producers_have_accumulators_their_job_ends_first() -> None:
     assert house.consumers[0].ops == ["epoch"]
     assert not house.run.without_producers, "all of them have run"
     house.run.job_finished("", 2.0)
-    assert house.consumers[0].got[-1] == {"op": "seal", "totals": {"0": 1, "1": 1}}
+    assert house.consumers[0].got[-1] == Seal({0: 1, 1: 1})
 
 
 def test_a_job_without_producers_seals_with_nothing() -> None:
     house = House(1).started()
     house.run.job_finished("", 1.0)
-    assert house.consumers[0].got[-1] == {"op": "seal", "totals": {}}
+    assert house.consumers[0].got[-1] == Seal({})
 
 
 def test_an_attempt_that_fails_before_it_began_is_followed_by_another() -> None:
@@ -171,7 +171,7 @@ def test_an_attempt_that_fails_before_it_began_is_followed_by_another() -> None:
     assert second.ops == ["go"]
     house.run.producer_done(second, [2], {}, 1.0)
     house.run.job_finished("", 2.0)
-    assert house.consumers[0].got[-1] == {"op": "seal", "totals": {"0": 2}}
+    assert house.consumers[0].got[-1] == Seal({0: 2})
 
 
 def test_an_attempt_that_vanishes_before_it_began_is_followed_by_the_one_that_waits() -> None:
@@ -241,8 +241,8 @@ def test_a_speculative_attempt_waits_and_is_told_when_its_twin_is_done() -> None
     first = house.producer(0, 200)
     twin = house.producer(0, 201, begin=False)
     house.run.producer_done(first, [1], {}, 1.0)
-    assert twin.ops == ["done"]
-    assert house.producer(0, 202, begin=False).ops == ["done"]
+    assert twin.ops == ["sent"]
+    assert house.producer(0, 202, begin=False).ops == ["sent"]
 
 
 def test_a_failed_job_names_what_the_user_function_said() -> None:
@@ -261,7 +261,7 @@ def test_a_failing_consumer_takes_nobody_with_it() -> None:
     assert house.consumers[1].ops == ["epoch"]
     house.run.producer_done(producer, [3, 4], {"rows": 7, "digest": 1}, 1.0)
     house.run.job_finished("", 2.0)
-    assert house.consumers[1].got[-1] == {"op": "seal", "totals": {"0": 4}}
+    assert house.consumers[1].got[-1] == Seal({0: 4})
     house.run.consumer_done(house.consumers[1], {}, 3.0)
     assert house.run.over
     assert house.run.summary.outcome == "aborted"
@@ -342,11 +342,11 @@ def test_a_stage_of_one_task_waits_for_no_other_partition() -> None:
     house.stage_tasks = StageTasks(total=1, active=1, done=0)
     house.run.join(house.consumers[2], 2, 10, 0.0)
     house.run.ready(house.consumers[2], "h", 7, 3, 0.0)
-    assert house.targets == [["h", 7, 3, 2]]
+    assert house.targets == [("h", 7, 3, 2)]
     assert house.run.summary.partitions == [2]
     house.run.producer_done(house.producer(0, 200), [9], {"rows": 20, "digest": 5}, 1.0)
     house.run.job_finished("", 1.0)
-    assert house.consumers[2].got[-1] == {"op": "seal", "totals": {"0": 9}}
+    assert house.consumers[2].got[-1] == Seal({0: 9})
 
 
 def test_tasks_that_are_done_or_served_elsewhere_are_not_waited_for() -> None:
@@ -446,7 +446,7 @@ def test_a_consumer_lost_while_gating_is_left_out() -> None:
         house.run.join(peer, i, 10 + i, 0.0)
     house.run.ready(house.consumers[0], "h", 7, 1, 0.0)
     house.run.lost(house.consumers[1], 0.0)
-    assert house.targets == [["h", 7, 1, 0]]
+    assert house.targets == [("h", 7, 1, 0)]
 
 
 def test_a_consumer_lost_while_joining_leaves_room_for_its_next_attempt() -> None:
@@ -493,8 +493,8 @@ def test_a_missing_task_of_a_barrier_stage_is_an_error_with_figures() -> None:
 
 def test_a_barrier_stage_hands_out_the_targets_and_ends_with_its_tasks() -> None:
     house = House(barrier=True).started()
-    targets = [["127.0.0.1", 5000, 1], ["127.0.0.1", 5001, 2]]
-    assert [p.got[-1] for p in house.consumers] == [{"op": "targets", "targets": targets}] * 2
+    targets = (("127.0.0.1", 5000, 1), ("127.0.0.1", 5001, 2))
+    assert [p.got[-1] for p in house.consumers] == [Targets(targets)] * 2
     for peer in house.consumers:
         house.run.consumer_done(peer, {"records": 3}, 1.0, {"records": 4})
     assert house.run.over
@@ -520,13 +520,13 @@ def test_the_producer_that_reads_last_is_told_which_partitions_had_no_rows() -> 
     house = House().started()
     first, second = house.producer(0, 200, begin=False), house.producer(1, 201, begin=False)
     house.run.seen(first, {0, 3}, 6, 2)
-    assert first.got[-1] == {"op": "empty", "partitions": []}
+    assert first.got[-1] == Empty(())
     house.run.producer_failed(first, "it fails before it began", 1.0)
     again = house.producer(0, 202, begin=False)
     house.run.seen(second, {4}, 6, 2)
-    assert second.got[-1] == {"op": "empty", "partitions": []}, "the first one's next attempt has not read yet"
+    assert second.got[-1] == Empty(()), "the first one's next attempt has not read yet"
     house.run.seen(again, {0, 3}, 6, 2)
-    assert again.got[-1] == {"op": "empty", "partitions": [1, 2, 5]}
+    assert again.got[-1] == Empty((1, 2, 5))
 
 
 def test_partitions_without_rows_are_given_to_one_producer() -> None:
@@ -535,12 +535,12 @@ def test_partitions_without_rows_are_given_to_one_producer() -> None:
     first, second = house.producer(0, 200, begin=False), house.producer(1, 201, begin=False)
     house.run.seen(first, {0, 3}, 6, 2)
     house.run.seen(second, {4}, 6, 2)
-    assert second.got[-1] == {"op": "empty", "partitions": [1, 2, 5]}
+    assert second.got[-1] == Empty((1, 2, 5))
     house.run.begin(second)
     house.run.lost(first, 1.0)
     again = house.producer(0, 202, begin=False)
     house.run.seen(again, {0, 3}, 6, 2)
-    assert again.got[-1] == {"op": "empty", "partitions": []}
+    assert again.got[-1] == Empty(())
 
 
 def test_who_is_lost_before_it_began_leaves_partitions_without_rows_to_its_next_attempt() -> None:
@@ -550,7 +550,7 @@ def test_who_is_lost_before_it_began_leaves_partitions_without_rows_to_its_next_
     waits = house.producer(1, 202, begin=False)
     for peer in (second, waits):
         house.run.seen(peer, {4}, 6, 2)
-        assert peer.got[-1] == {"op": "empty", "partitions": [1, 2, 5]}
+        assert peer.got[-1] == Empty((1, 2, 5))
         house.run.lost(peer, 1.0)
 
 
@@ -559,5 +559,5 @@ def test_a_consumer_that_was_not_reached_and_still_reads_is_told_why() -> None:
     house.run.producer_done(house.producer(0, 200), [3, 0], {}, 1.0, {1: "refused"})
     house.run.producer_done(house.producer(1, 201), [1, 2], {}, 1.0)
     house.run.job_finished("", 2.0)
-    assert house.consumers[0].got[-1] == {"op": "seal", "totals": {"0": 3, "1": 1}}
-    assert house.consumers[1].got[-1] == {"op": "seal", "totals": {"0": 0, "1": 2}, "unreached": {"0": "refused"}}
+    assert house.consumers[0].got[-1] == Seal({0: 3, 1: 1})
+    assert house.consumers[1].got[-1] == Seal({0: 0, 1: 2}, {0: "refused"})

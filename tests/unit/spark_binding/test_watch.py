@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 
 import fastbuf as fb
-from fastbuf.json_frames import pack
 from fastbuf.monitor import vitals as vitals_module
 from fastbuf.monitor.figures import ended, longest
 from fastbuf.monitor.ticker import Ticker
 from fastbuf.monitor.vitals import Vitals
+from fastbuf_spark import protocol
 from fastbuf_spark.api.progress import ProgressBar
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.summary import RunSummary
@@ -72,10 +72,10 @@ class Heard:
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
-        self.messages: list[dict[str, Any]] = []
+        self.messages: list[protocol.Watch] = []
         self.came = threading.Semaphore(0)
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def tell(self, message: protocol.Watch) -> None:
         self.messages.append(message)
         self.came.release()
         if self.error is not None:
@@ -177,8 +177,8 @@ def test_it_tells_again_and_again_which_share_of_the_time_was_what() -> None:
     told = len(heard.messages)
     assert vitals.closed
     assert vitals.looks >= watch.LOOKS * told - (watch.FIRST - 1)
-    assert {message["op"] for message in heard.messages} == {"watch"}
-    last = heard.messages[-1]["stats"]
+    assert {type(message) for message in heard.messages} == {protocol.Watch}
+    last = heard.messages[-1].stats
     assert last["records"] == 7
     assert (last["backPressured"], last["idle"], last["busy"]) == (1.0, 0.0, 0.0)
     time.sleep(0.06)
@@ -225,10 +225,10 @@ def test_a_task_tells_two_kilobytes_a_second_at_most() -> None:
 
     with Watch(heard, figures, lambda: "user", Looked()):  # type: ignore[arg-type]
         assert heard.came.acquire(timeout=10.0)
-    assert len(pack({"op": "watch", "stats": figures()})) > 4096
+    assert len(protocol.Watch(figures()).encode()) > 4096
     for message in heard.messages:
-        assert len(pack(message)) <= 2048
-        assert message["stats"]["records"] == 7
+        assert len(message.encode()) <= 2048
+        assert message.stats["records"] == 7
 
 
 def test_a_run_under_way_is_judged_by_its_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
