@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from fastbuf_spark.driver.summary import RunSummary
     from fastbuf_spark.schema import schema_of, struct_type_of
     from fastbuf_spark.serializer import ObjectSerializer
+    from fastbuf_spark.streams.memory import to_memory
+    from fastbuf_spark.streams.parquet import to_parquet
+    from fastbuf_spark.streams.query import StreamFailed, StreamingQuery
+    from fastbuf_spark.streams.stream import Stream, StreamGroups, stream, stream_files, stream_rate
     from fastbuf_spark.worker.stage import ShuffleStage
 
 __all__ = [
@@ -50,6 +54,10 @@ __all__ = [
     "RunSummary",
     "ShuffleConf",
     "ShuffleStage",
+    "Stream",
+    "StreamFailed",
+    "StreamGroups",
+    "StreamingQuery",
     "Written",
     "co_group",
     "combine_by_key",
@@ -71,7 +79,12 @@ __all__ = [
     "repartition",
     "scan",
     "schema_of",
+    "stream",
+    "stream_files",
+    "stream_rate",
     "struct_type_of",
+    "to_memory",
+    "to_parquet",
     "ui",
     "write_parquet",
 ]
@@ -88,6 +101,15 @@ _HOMES = {
     "RunSummary": "driver.summary",
     "ShuffleConf": "conf",
     "ShuffleStage": "worker.stage",
+    "Stream": "streams.stream",
+    "StreamFailed": "streams.query",
+    "StreamGroups": "streams.stream",
+    "StreamingQuery": "streams.query",
+    "stream": "streams.stream",
+    "stream_files": "streams.stream",
+    "stream_rate": "streams.stream",
+    "to_memory": "streams.memory",
+    "to_parquet": "streams.parquet",
     "Written": "api.sinks",
     "co_group": "api.rdds",
     "combine_by_key": "api.rdds",

@@ -25,6 +25,14 @@ MAX_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 WORKER_MEMORY = "spark.python.worker.memory"  #: memory for rows and tables of PySpark's own aggregations
 _SIZE = re.compile(r"(?i)^\s*(\d+)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib)?\s*$")
 _SECONDS = re.compile(r"(?i)^\s*(-?\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*$")
+_INTERVAL = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*$")
+_INTERVALS = {
+    "ms millisecond milliseconds": 1e-3,
+    "s sec second seconds": 1.0,
+    "m min minute minutes": 60.0,
+    "h hour hours": 3600.0,
+    "d day days": 86400.0,
+}
 #: Field, least and greatest value of the whole numbers.
 _RANGES: tuple[tuple[str, int, int | None], ...] = (
     ("memory_bytes", 1, None),
@@ -329,6 +337,16 @@ def _typed(name: str, kind: str, value: Any) -> Any:
             return seconds
         raise ConfigError(f"{given}: it must be a number of seconds, or a text with a unit ('100ms')")
     raise ConfigError(f"{given}: it must be a text")
+
+
+def parse_seconds(name: str, text: str) -> float:
+    """Parse an interval as people write it (``"10 seconds"``, ``"500 ms"``, ``"2h"``)."""
+    found = _INTERVAL.match(text)
+    unit = found[2].lower() if found else "none"
+    for names, seconds in _INTERVALS.items():
+        if found and unit in names.split():
+            return float(found[1]) * seconds
+    raise ConfigError(f"{name} is {text!r}: give seconds, or text with a unit, as in '10 seconds' or '500 ms'")
 
 
 def parse_bytes(name: str, text: str) -> int:

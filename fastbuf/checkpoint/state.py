@@ -7,7 +7,7 @@ Values must not be changed in place: put a new one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 K = TypeVar("K")
@@ -115,6 +115,11 @@ class GroupedMap(Generic[K, V]):
     def groups(self) -> list[int]:
         """The groups that ever had an entry."""
         return list(self._groups)
+
+    @property
+    def changed(self) -> frozenset[int]:
+        """The groups that changed since they were last frozen."""
+        return frozenset(self._changed)
 
     def freeze(self, more: frozenset[int] = frozenset()) -> Mapping[int, Mapping[K, V]]:
         """The entries of the groups that changed since the last call, and of ``more``, as they are now.
@@ -225,6 +230,3 @@ class Confirmed:
         self.pieces.update(self._written.get(checkpoint, {}))
         self._written = {number: pieces for number, pieces in self._written.items() if number > checkpoint}
         self._taken = {number: groups for number, groups in self._taken.items() if number > checkpoint}
-
-
-Encoder = Callable[[Mapping[Any, Any]], bytes]

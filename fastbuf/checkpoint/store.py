@@ -344,8 +344,57 @@ class CheckpointStore:
                 path = self._file(number)
                 path.rename(path.with_suffix(".broken"))
 
+    def export(self, checkpoint: int, path: str | os.PathLike[str]) -> None:
+        """Copy a checkpoint with all its files into a directory of its own, which is made; a savepoint.
+
+        Raises
+        ------
+        CheckpointError
+            The directory is there and not empty, or a file is not what was written.
+        """
+        target = Path(path)
+        if target.exists() and any(target.iterdir()):
+            raise CheckpointError(f"{target} is not empty: give a savepoint a directory of its own")
+        metadata = self.read(checkpoint)
+        for name in ("state", "checkpoints"):
+            (target / name).mkdir(parents=True, exist_ok=True)
+        for name in sorted({entry[0] for entry in pieces_of(metadata)}):
+            _write(target / "state" / name, (self.path / "state" / name).read_bytes())
+        verify_pieces(target / "state", metadata)
+        _write(target / "job.json", (self.path / "job.json").read_bytes())
+        _write(target / "checkpoints" / self._file(checkpoint).name, _signed(metadata))
+
+    def begin_from(self, savepoint: str | os.PathLike[str]) -> None:
+        """Take a savepoint as the first checkpoint of this job, if it has none yet.
+
+        Raises
+        ------
+        CheckpointError
+            It cannot be read.
+        """
+        if self.numbers():
+            return
+        source = Path(savepoint)
+        names = sorted(name for name in _names(source / "checkpoints") if name[:-5].isdigit())
+        if not names:
+            raise CheckpointError(f"{source} has no savepoint")
+        metadata = read_metadata(source / "checkpoints" / names[-1])
+        verify_pieces(source / "state", metadata)
+        for name in sorted({entry[0] for entry in pieces_of(metadata)}):
+            _write(self.path / "state" / name, (source / "state" / name).read_bytes())
+        known = json.loads((source / "job.json").read_text())
+        self.key_groups = known["key_groups"]
+        text = json.dumps({"format": FORMAT, "job": self.job, "key_groups": self.key_groups})
+        _write(self.path / "job.json", text.encode())
+        # Rows that waited in front of the sink are committed by the job that they are of
+        _write(self._file(metadata["checkpoint"]), _signed({**metadata, "rows": []}), exclusive=True)
+
     def _file(self, checkpoint: int) -> Path:
         return self.path / "checkpoints" / f"{checkpoint:0{DIGITS}}.json"
+
+
+def _names(folder: Path) -> list[str]:
+    return os.listdir(folder) if folder.is_dir() else []
 
 
 def verify_pieces(folder: str | os.PathLike[str], metadata: dict[str, Any]) -> None:

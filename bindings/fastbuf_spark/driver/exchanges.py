@@ -55,7 +55,7 @@ def register(
     unsteady
         Why the input may differ each time it is read; empty: no reason is known.
     """
-    server, secret = _server(sc, conf), secrets.token_bytes(32)
+    server, secret = server_of(sc, conf), secrets.token_bytes(32)
     spec = ExchangeSpec(exchange, name, partitions, conf, codec, server.address, secret)
 
     def submit(run: Run, targets: list[Target]) -> Job:
@@ -101,7 +101,7 @@ def register_reports(
     sc: Any, exchange: str, name: str, partitions: int, conf: ShuffleConf, codec: Codec
 ) -> ExchangeSpec:
     """Register a blocking exchange, whose tasks only report: figures, and where they hold rows."""
-    server, secret = _server(sc, conf), secrets.token_bytes(32)
+    server, secret = server_of(sc, conf), secrets.token_bytes(32)
 
     def refuse(stage: int, reason: str) -> None:
         if is_indeterminate(sc, stage):
@@ -145,7 +145,8 @@ def _adviser(sc: Any, partitions: int, conf: ShuffleConf) -> Callable[[RunSummar
     return done
 
 
-def _server(sc: Any, conf: ShuffleConf) -> Rendezvous:
+def server_of(sc: Any, conf: ShuffleConf) -> Rendezvous:
+    """The driver's rendezvous, at the address that executors reach."""
     # If a shuffle has its own settings, the session's setting counts too
     if conf.ui or setting(sc, "spark.fastbuf.ui", "false").strip().lower() == "true":
         page.start(conf.ui_port or int(setting(sc, "spark.fastbuf.uiPort", "0")))

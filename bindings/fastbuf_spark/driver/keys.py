@@ -300,6 +300,12 @@ def _check_key(key: str | Column, name: str, kind: DataType) -> str:
     return f"{what}, whose rows only Spark's own shuffle can place"
 
 
+def unhashable(kind: DataType) -> str:
+    """Why fastbuf does not place rows by a key of this type; empty if it does."""
+    odd = _odd(kind)
+    return "" if odd is None else f"its type is {kind.simpleString()}"
+
+
 def _odd(kind: DataType) -> tuple[DataType, str] | None:
     """The first nested type that fastbuf does not hash, and Spark's name for it if Spark does not hash it either."""
     from pyspark.sql import types as T

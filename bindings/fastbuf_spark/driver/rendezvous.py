@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from fastbuf import __version__
 from fastbuf.errors import ConfigError, ProtocolError
@@ -46,6 +46,16 @@ KEPT_SUMMARIES = 32
 KEPT_REFUSALS = 256  #: stages whose tasks cannot succeed, but which Spark may still retry
 
 
+class StreamSide(Protocol):
+    """What takes all messages of an exchange's connections: a run of a stream."""
+
+    def heard(self, connection: Any, message: protocol.FromWorker[Any]) -> None:
+        """A message of a task."""
+
+    def lost(self, connection: Any) -> None:
+        """A task's connection has ended."""
+
+
 @dataclass
 class _Exchange:
     secret: bytes
@@ -55,6 +65,7 @@ class _Exchange:
     held: Callable[[int, str], None] = lambda stage, folder: None
     lost: Callable[[str, int], None] = lambda folder, partition: None
     agreement: Agreement = field(default_factory=Agreement)
+    stream: StreamSide | None = None
 
 
 @dataclass(eq=False)
@@ -139,6 +150,10 @@ class Rendezvous:
         name = plan.name if plan else name
         reported = None if plan else Reported(exchange, name, mode, self.summaries, tasks, fate, done, refuse)
         self._exchanges[exchange] = _Exchange(secret, plan, reported, slots, held, lost, Agreement(name, unsteady))
+
+    def register_stream(self, exchange: str, secret: bytes, stream: StreamSide) -> None:
+        """Register a run of a stream, until it is forgotten."""
+        self._exchanges[exchange] = _Exchange(secret, None, None, stream=stream)
 
     def forget(self, exchanges: list[str]) -> None:
         """Remove exchanges that cannot run any more."""
@@ -278,12 +293,20 @@ class Rendezvous:
             self._guarded(lambda: run.lost(connection, time.monotonic()))
         if connection.reported is not None:
             connection.reported.lost(connection, time.monotonic())
+        if (stream := self._stream_of(connection)) is not None:
+            stream.lost(connection)
+
+    def _stream_of(self, connection: _Connection) -> StreamSide | None:
+        exchange = self._exchanges.get(connection.exchange)
+        return None if exchange is None else exchange.stream
 
     def _handle(self, connection: _Connection, message: protocol.FromWorker[Any]) -> None:
         now = time.monotonic()
         run = connection.run
         if not connection.exchange:
             self._greet(connection, message)
+        elif (stream := self._stream_of(connection)) is not None:
+            stream.heard(connection, message)
         elif isinstance(message, protocol.Join):
             self._join(connection, message, now)
         elif isinstance(message, protocol.Lease):

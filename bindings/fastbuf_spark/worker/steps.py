@@ -39,10 +39,14 @@ class Filter:
 
 @dataclass(frozen=True)
 class PandasMap:
-    """Calls a function over an iterator of pandas frames with Spark's own conversions, like ``mapInPandas``."""
+    """Calls a function over an iterator of pandas frames with Spark's own conversions, like ``mapInPandas``.
+
+    ``at_once``: each frame is given on before the next is asked for; else small ones are converted together.
+    """
 
     func: Callable[[Iterator[pd.DataFrame]], Iterable[pd.DataFrame]]
     rules: PandasRules
+    at_once: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pandas as pd
@@ -54,6 +58,9 @@ class PandasMap:
         for frame in each(self.func, made, pd.DataFrame, self.rules.several, ANY_ITERABLE):
             for table in results.add(frame):
                 yield from table.to_batches()
+            if self.at_once:
+                for table in results.rest():
+                    yield from table.to_batches()
         for table in results.rest():
             yield from table.to_batches()
 

@@ -1,0 +1,116 @@
+"""The second phase of two-phase commit, in a task of a sink: in order, in a thread of its own, tried some times."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.exchange.named_thread import start_thread
+from fastbuf_spark.streams.fail_points import reach
+from fastbuf_spark.streams.messages import Committed
+from fastbuf_spark.streams.sink import CommitFailed, Committable, SinkWriter
+
+if TYPE_CHECKING:
+    from fastbuf_spark.worker.control import Control
+
+TRIES = 6
+FIRST_WAIT_S = 0.1  #: doubled after each failure
+
+
+class Commits:
+    """What a sink's task has prepared and not yet committed."""
+
+    def __init__(self, sink: SinkWriter, control: Control) -> None:
+        self._sink = sink
+        self._control = control
+        self._waiting: dict[int, Sequence[Committable]] = {}  # by checkpoint; those that are done leave
+        self._due: deque[int] = deque()
+        self._changed = threading.Condition()
+        self._error: BaseException | None = None
+        self._closed = False
+        self._thread: Any = None
+
+    def prepared(self, checkpoint: int, committables: Sequence[Committable]) -> None:
+        """The sink has prepared for this checkpoint."""
+        with self._changed:
+            self._waiting[checkpoint] = committables
+
+    def waiting(self) -> list[list[Any]]:
+        """What is not known to be committed, by checkpoint: it goes into the next checkpoint too."""
+        with self._changed:
+            return [
+                [number, list(some)] for number, some in sorted(self._waiting.items()) if some or number in self._due
+            ]
+
+    def complete(self, checkpoint: int) -> None:
+        """Commit all up to this checkpoint; one that was passed over is committed with it."""
+        with self._changed:
+            due = [number for number in sorted(self._waiting) if number <= checkpoint and number not in self._due]
+            self._due.extend(due)
+            if due and self._thread is None:
+                self._thread = start_thread(self._run, "fastbuf-commit")
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    while not self._due:
+                        if self._closed:
+                            return
+                        self._changed.wait()
+                    if self._closed:
+                        return
+                    number = self._due[0]
+                    committables = self._waiting[number]
+                self._commit(number, committables)
+                with self._changed:
+                    del self._waiting[number]
+                    self._due.popleft()
+                    self._changed.notify_all()
+        except BaseException as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _commit(self, checkpoint: int, committables: Sequence[Committable]) -> None:
+        reach("before commit", checkpoint)
+        wait = FIRST_WAIT_S
+        for left in reversed(range(TRIES)):
+            try:
+                self._sink.commit(checkpoint, committables)
+                break
+            except CommitFailed:
+                raise
+            except Exception as error:
+                if not left:
+                    raise CommitFailed(
+                        f"the rows of checkpoint {checkpoint} could not be committed in {TRIES} tries: {error}; the "
+                        f"checkpoint is complete, and a restart tries again. At risk: {list(committables)!s:.500}"
+                    ) from error
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed, wait)
+                wait *= 2
+        reach("after commit", checkpoint)
+        self._control.send(Committed(checkpoint))
+
+    def check(self) -> None:
+        """Raises what has failed."""
+        if self._error is not None:
+            raise self._error
+
+    def wait(self) -> None:
+        """Until all that is due is committed."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._due or self._error is not None)
+        self.check()
+
+    def close(self) -> None:
+        """End the thread; a commit under way is waited for."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(60)

@@ -1,0 +1,113 @@
+"""Files that appear in a directory as a source, read as the readers of pipelines read them."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import ConfigError
+from fastbuf_spark.driver import files as listing
+from fastbuf_spark.schema import arrow_schema, session_zone, struct_type
+from fastbuf_spark.streams.source import IteratorReader, Split, SplitReader
+from fastbuf_spark.worker.reading import Piece, Read
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+FORMATS = ("parquet", "csv", "json", "ipc")
+MAX_AGE_S = 7 * 24 * 3600.0  #: Spark's maxFileAge
+
+
+@dataclasses.dataclass
+class FilesSource:
+    """See :func:`fastbuf_spark.stream_files`.  A split is a file, its offset the number of rows that were read.
+
+    The state is the files that were seen, but for those older than the newest one by ``max_age_s``, which are not
+    looked at any more.
+    """
+
+    path: str
+    format: str
+    schema: StructType
+    read: Read
+    options: dict[str, str]
+    max_age_s: float
+    bounded: bool
+    replayable: bool = True
+
+    @property
+    def name(self) -> str:
+        """For the plan."""
+        return f"{self.format} files of {self.path}"
+
+    def splits(self, state: Any) -> tuple[list[Split], Any]:
+        """Files by the times at which they were written."""
+        known = dict(state["seen"]) if state else {}
+        newest = int(state["newest"]) if state else 0
+        try:
+            _, _, found = listing.listed(self.path, None, self.options)
+            found = listing.matching(found, self.options)
+        except ConfigError:  # there is nothing yet
+            found = []
+        times = {file.path: file.changed for file in found}
+        newest = max([newest, *times.values()])
+        oldest = newest - int(self.max_age_s * 1e9)
+        fresh = sorted((changed, path) for path, changed in times.items() if path not in known and changed >= oldest)
+        known.update((path, changed) for changed, path in fresh)
+        kept = {path: changed for path, changed in known.items() if changed >= oldest}
+        return [Split(path, 0) for _, path in fresh], {"newest": newest, "seen": kept}
+
+    def reader(self, schema: pa.Schema) -> SplitReader:
+        """One iterator for each file."""
+        return IteratorReader(self._read, schema)
+
+    def _read(self, path: str, offset: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+        import pyarrow.dataset as ds
+        import pyarrow.fs as fs
+
+        layout = {
+            "parquet": lambda: ds.ParquetFileFormat(coerce_int96_timestamp_unit="us"),
+            "ipc": ds.IpcFileFormat,
+        }.get(self.format, ds.JsonFileFormat)()
+        piece = Piece(layout.make_fragment(path, fs.LocalFileSystem()), 0, 0)
+        at = 0
+        for batch in self.read._piece(piece):
+            rows = batch.num_rows
+            if at + rows > offset:
+                batch = batch.slice(max(0, offset - at))
+                yield batch, at + rows
+            at += rows
+
+
+def files_source(
+    spark: Any,
+    path: str,
+    format: str,
+    schema: StructType | str,
+    bounded: bool,
+    max_age_s: float,
+    options: Mapping[str, Any],
+) -> FilesSource:
+    """A source of files; ``bounded``: of those that are there now."""
+    from fastbuf_spark.api import sources
+
+    if format not in FORMATS:
+        raise ConfigError(f"format is {format!r}: it must be one of {', '.join(FORMATS)}")
+    shape = struct_type(schema)
+    told: dict[str, str] = {}
+    if format == "ipc":
+        arrow = arrow_schema(shape, session_zone(spark))
+        read = Read((), arrow, arrow, any_case=True)
+    else:
+        from fastbuf_spark.driver.reader_options import read_options
+
+        # A directory without files: from it comes how files of this schema are read
+        with tempfile.TemporaryDirectory() as nothing:
+            made = getattr(sources, f"read_{format}")(spark, nothing, schema=shape, **options)
+        read = made._start.read
+        shape = made._start.schema
+        told = read_options(spark, format, dict(options))
+    return FilesSource(str(path), format, shape, read, told, max_age_s, bounded)

@@ -1,0 +1,110 @@
+"""The driver's memory as a sink, for tests and for looking at a stream."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import ConfigError
+from fastbuf_spark.streams.sink import Committable, SinkContext, SinkWriter, StagedRows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class MemorySink:
+    """See :func:`fastbuf_spark.to_memory`."""
+
+    output_modes = ("append", "update", "complete")
+    name = "the driver's memory"
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._parts: dict[str, Any] = {}
+        self._unnamed: list[Any] = []
+        self._schema: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MemorySink, ()  # tasks have no need of the rows
+
+    def check(self, schema: pa.Schema, exactly_once: bool) -> None:
+        """Every schema will do."""
+        if self._schema is not None and self._schema != schema:
+            raise ConfigError("this to_memory() has the rows of another stream: make one for each")
+        self._schema = schema
+
+    def collected(self, name: str, rows: str) -> None:
+        """Rows have come from a task; those of one name count once."""
+        import pyarrow as pa
+
+        with pa.ipc.open_stream(base64.b64decode(rows)) as reader:
+            table = reader.read_all()
+        with self._lock:
+            if name:
+                self._parts.setdefault(name, table)
+            else:
+                self._unnamed.append(table)
+
+    def table(self) -> pa.Table:
+        """All rows so far, those of a task in their order."""
+        import pyarrow as pa
+
+        with self._lock:
+            parts = [*self._parts.values(), *self._unnamed]
+        if not parts:
+            if self._schema is None:
+                raise ConfigError("no stream writes to this to_memory() yet")
+            return self._schema.empty_table()
+        return pa.concat_tables(parts)
+
+    def restore(self, context: SinkContext, committables: Sequence[Committable]) -> None:
+        """Remove the rows that no checkpoint knows."""
+        StagedRows.keep_only(context, committables)
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        """Sends rows over the control connection."""
+        return _MemoryWriter(context)
+
+
+class _MemoryWriter:
+    def __init__(self, context: SinkContext) -> None:
+        self._context = context
+        self._staged = StagedRows(context)
+        self._sent: list[Committable] = []
+        self.collect: Callable[[str, str], None] = lambda name, rows: None  # the task sets it
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._context.exactly_once:
+            self._staged.write(batch)
+        else:
+            self.collect("", _text([batch]))
+
+    def prepare(self, checkpoint: int) -> list[Committable]:
+        return self._staged.prepare()
+
+    def commit(self, checkpoint: int, committables: Sequence[Committable]) -> None:
+        for each in self._sent:  # a newer checkpoint is complete: what was sent before it has come to the driver
+            StagedRows.remove(self._context, each)
+        self._sent = list(committables)
+        for each in committables:
+            self.collect(each["file"], _text(list(StagedRows.batches(self._context, each))))
+
+    def close(self) -> None:
+        self._staged.close()
+
+
+def _text(batches: list[Any]) -> str:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return base64.b64encode(sink.getvalue()).decode()
+
+
+def to_memory() -> MemorySink:
+    """Keep a stream's rows in the driver's memory: ``sink.table()`` has them.  For tests; nothing bounds it."""
+    return MemorySink()

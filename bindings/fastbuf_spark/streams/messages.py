@@ -1,0 +1,128 @@
+"""The messages between the tasks of a stream and its coordinator, over the driver's rendezvous."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastbuf_spark.protocol import FromDriver, FromWorker
+
+
+@dataclass(frozen=True)
+class TaskStart(FromDriver):
+    """All tasks have joined: connect, restore, and begin.
+
+    ``targets``: the gates of the stage behind, by subtask; ``splits``: names and offsets for a source; ``pieces``: for
+    each operator its state files by key group; ``rows``: for a sink the checkpoints and committables to commit first;
+    ``times``: for each split, or for the gate, the watermark in milliseconds.
+    """
+
+    targets: tuple[tuple[str, int, int], ...] = ()
+    splits: tuple[tuple[str, Any], ...] = ()
+    pieces: dict[str, Any] = field(default_factory=dict)
+    rows: tuple[tuple[int, Any], ...] = ()
+    times: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AddSplits(FromDriver):
+    """To a source: further splits, by name and offset; ``last``: there will be no more."""
+
+    splits: tuple[tuple[str, Any], ...]
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class TriggerCheckpoint(FromDriver):
+    """To a source: a barrier is due here; ``final``: behind all rows of a bounded input."""
+
+    checkpoint: int
+    timestamp_ms: int
+    final: bool = False
+
+
+@dataclass(frozen=True)
+class CheckpointComplete(FromDriver):
+    """The checkpoint exists: commit; with ``final`` the task ends then."""
+
+    checkpoint: int
+    final: bool = False
+
+
+@dataclass(frozen=True)
+class CheckpointAbort(FromDriver):
+    """The checkpoint will never be complete."""
+
+    checkpoint: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Drain(FromDriver):
+    """To a source: stop reading, as if the input ended here."""
+
+
+@dataclass(frozen=True)
+class TaskJoin(FromWorker[TaskStart]):
+    """A task of a run has made its gate."""
+
+    task: int
+    generation: int
+    host: str
+    port: int
+    gate: int
+
+
+@dataclass(frozen=True)
+class TaskRunning(FromWorker[None]):
+    """It has restored its state, and takes rows."""
+
+    restored_s: float
+
+
+@dataclass(frozen=True)
+class Acknowledge(FromWorker[None]):
+    """Its part of a checkpoint is durable.
+
+    ``state``: ``pieces`` by operator, ``splits`` with offsets and ``ended`` ones of a source, ``rows`` of a sink,
+    ``times``; ``figures``: seconds of the parts, bytes.
+    """
+
+    checkpoint: int
+    state: dict[str, Any]
+    figures: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Decline(FromWorker[None]):
+    """It cannot take part in a checkpoint."""
+
+    checkpoint: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class DataEnd(FromWorker[None]):
+    """All rows of a bounded input have passed it."""
+
+
+@dataclass(frozen=True)
+class Committed(FromWorker[None]):
+    """Its rows of a checkpoint are visible."""
+
+    checkpoint: int
+
+
+@dataclass(frozen=True)
+class Collected(FromWorker[None]):
+    """Rows of a sink in the driver's memory: an Arrow stream, in base 64, and a name by which they count once."""
+
+    name: str
+    rows: str
+
+
+@dataclass(frozen=True)
+class TaskFigures(FromWorker[None]):
+    """What the task does, once a second."""
+
+    stats: dict[str, Any]

@@ -1,0 +1,154 @@
+"""Parquet files as a sink: written under a hidden name, and renamed when their checkpoint is complete."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastbuf.checkpoint.store import sync_directory
+from fastbuf.errors import ConfigError
+from fastbuf_spark.streams.fail_points import reach
+from fastbuf_spark.streams.sink import CommitFailed, Committable, SinkContext, SinkWriter
+from fastbuf_spark.worker.writing import Attempt, Write
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+STAGING = "_fastbuf"  #: directory of files that are not to be seen: readers pass over such names
+MEMORY_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class ParquetSink:
+    """See :func:`fastbuf_spark.to_parquet`."""
+
+    path: str
+    partition_by: tuple[str, ...] = ()
+    compression: str = "snappy"
+    output_modes = ("append",)
+
+    @property
+    def name(self) -> str:
+        """For the plan."""
+        return f"Parquet files in {self.path}"
+
+    def check(self, schema: pa.Schema, exactly_once: bool) -> None:
+        """The columns that name directories are there, and the directory can be made."""
+        missing = [name for name in self.partition_by if name not in schema.names]
+        if missing:
+            raise ConfigError(f"partition_by has {missing}, the rows have {schema.names}")
+        if len(self.partition_by) == len(schema.names):
+            raise ConfigError("partition_by has all columns: none is left for the files")
+        Path(self.path).mkdir(parents=True, exist_ok=True)
+
+    def restore(self, context: SinkContext, committables: Sequence[Committable]) -> None:
+        """Remove what no checkpoint knows; what was written at least once only is seen already."""
+        kept = {each["from"].partition("/")[0] for each in committables}
+        staging = self._staging(context)
+        if staging.is_dir():
+            for attempt in os.listdir(staging):
+                if attempt not in kept:
+                    shutil.rmtree(staging / attempt, ignore_errors=True)
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        """Writes below the hidden directory."""
+        staging = self._staging(context)
+        staging.mkdir(parents=True, exist_ok=True)
+        return _ParquetWriter(self, context, staging)
+
+    def _staging(self, context: SinkContext) -> Path:
+        return Path(self.path).absolute() / STAGING / context.job
+
+
+class _ParquetWriter:
+    def __init__(self, sink: ParquetSink, context: SinkContext, staging: Path) -> None:
+        import pyarrow as pa
+        import pyarrow.fs as fs
+
+        self._target = Path(sink.path).absolute()
+        self._staging = staging
+        schema = context.schema
+        columns = tuple(i for i, name in enumerate(schema.names) if name not in sink.partition_by)
+        by = tuple((name, schema.get_field_index(name)) for name in sink.partition_by)
+        shape = pa.schema([schema.field(i) for i in columns], schema.metadata)
+        self._write = Write(fs.LocalFileSystem(), str(staging), shape, columns, by, sink.compression, MEMORY_BYTES)
+        self._attempt: Attempt | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._attempt is None:
+            self._attempt = Attempt(self._write)
+        for folder, part in self._write._parts(batch):
+            self._attempt.add(folder, part)
+
+    def prepare(self, checkpoint: int) -> list[Committable]:
+        if self._attempt is None:
+            return []
+        written = self._attempt.close()
+        self._attempt = None
+        made = []
+        for attempt, path, rows, size in written:
+            _sync(self._staging / attempt / path)
+            made.append({"from": f"{attempt}/{path}", "to": path, "rows": rows, "bytes": size})
+        for folder in {(self._staging / each["from"]).parent for each in made}:
+            sync_directory(folder)
+        sync_directory(self._staging)
+        return made
+
+    def commit(self, checkpoint: int, committables: Sequence[Committable]) -> None:
+        folders = set()
+        for each in committables:
+            source, target = self._staging / each["from"], self._target / each["to"]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                source.rename(target)
+            except FileNotFoundError:
+                if not target.exists() or target.stat().st_size != each["bytes"]:
+                    raise CommitFailed(
+                        f"{each['rows']} rows of checkpoint {checkpoint} are at risk: neither {source} nor {target} is "
+                        f"there with {each['bytes']} bytes"
+                    ) from None
+            folders.add(target.parent)
+            reach("in commit", checkpoint)
+        for folder in folders:
+            sync_directory(folder)
+        for attempt in {each["from"].partition("/")[0] for each in committables}:
+            shutil.rmtree(self._staging / attempt, ignore_errors=True)
+
+    def close(self) -> None:
+        if self._attempt is not None:
+            self._attempt.abandon()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def to_parquet(
+    path: str | os.PathLike[str], partition_by: str | Iterable[str] = (), *, compression: str = "snappy"
+) -> ParquetSink:
+    """Write a stream's rows to Parquet files, which are seen when their checkpoint is complete.
+
+    Parameters
+    ----------
+    path
+        A directory that all hosts see; made if it is missing.  Rows are added to what it has.
+    partition_by
+        Columns whose values name directories, as ``k=v``.
+    compression
+        As for :meth:`Pipeline.write_parquet`.
+
+    Notes
+    -----
+    Each task writes at least one file for each checkpoint in which it has rows: choose the interval by the size of
+    files that readers like.
+    """
+    by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    return ParquetSink(os.fspath(path), by, compression)

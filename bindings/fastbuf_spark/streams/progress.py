@@ -1,0 +1,92 @@
+"""What is seen of a stream: figures for people and for pages, from what its tasks and its coordinator say."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastbuf_spark.streams.query import StreamingQuery
+    from fastbuf_spark.streams.run import StreamRun, TaskView
+
+PARTS = ("start_delay_s", "alignment_s", "sync_s", "async_s")
+
+
+def progress_of(query: StreamingQuery, run: StreamRun | None) -> dict[str, Any]:
+    """A JSON value: the query, its stages and tasks, its checkpoints."""
+    made: dict[str, Any] = {"id": query.id, "name": query.name, **query.status}
+    if run is None:
+        return made
+    made["generation"] = run.spec.generation
+    made["stages"] = [_stage(run, number) for number in range(len(run.spec.stages))]
+    made["checkpoints"] = [_checkpoint(run, each) for each in run.coordinator.history]
+    if run.coordinator.in_progress is not None:
+        made["waiting"] = waiting_words(run)
+    return made
+
+
+def _stage(run: StreamRun, number: int) -> dict[str, Any]:
+    tasks = [view for view in run.tasks if view.stage == number]
+    stats = [view.stats for view in tasks]
+    made: dict[str, Any] = {
+        "name": run.spec.stages[number].name,
+        "tasks": len(tasks),
+        "running": sum(view.running for view in tasks),
+        "rows_in": sum(each.get("rows_in", 0) for each in stats),
+        "rows_out": sum(each.get("rows_out", 0) for each in stats),
+    }
+    for name in ("state_keys", "late_rows", "windows"):
+        if any(name in each for each in stats):
+            made[name] = sum(each.get(name, 0) for each in stats)
+    marks = [each["watermark_ms"] for each in stats if each.get("watermark_ms") is not None]
+    if marks:
+        made["watermark_ms"] = min(marks)
+        made["watermark_lag_s"] = round(time.time() - min(marks) / 1000, 3)
+        holder = min(stats, key=lambda each: each.get("watermark_ms", 0))
+        if holder.get("held_by"):
+            made["watermark_held_by"] = holder["held_by"]
+    return made
+
+
+def _checkpoint(run: StreamRun, attempt: Any) -> dict[str, Any]:
+    made = {
+        "id": attempt.id,
+        "state": attempt.state,
+        "started_ms": attempt.started_ms,
+        "duration_s": attempt.duration_s,
+        "reason": attempt.reason,
+    }
+    figures = {number: ack["figures"] for number, ack in attempt.acks.items()}
+    for part in PARTS:
+        if figures:
+            made[part] = round(max(each.get(part, 0.0) for each in figures.values()), 6)
+    made["bytes"] = sum(each.get("bytes", 0) for each in figures.values())
+    if figures:
+        slowest = max(figures, key=lambda number: sum(figures[number].get(part, 0.0) for part in PARTS))
+        made["slowest"] = _task_name(run, run.tasks[slowest])
+    return made
+
+
+def _task_name(run: StreamRun, view: TaskView) -> str:
+    return f"task {view.subtask} of {run.spec.stages[view.stage].name}"
+
+
+def waiting_words(run: StreamRun) -> str:
+    """Why the checkpoint in progress is not complete yet: which task, and what that task waits for."""
+    waiting = sorted(run.coordinator.waiting_for())
+    if not waiting:
+        return "its metadata are being written"
+    view = run.tasks[waiting[0]]  # of the first stage in which one is missing: those behind wait for it
+    words = f"waits for {_task_name(run, view)}"
+    if len(waiting) > 1:
+        words += f" and {len(waiting) - 1} more"
+    blocked = view.stats.get("waits_for") or []
+    if blocked:
+        before = run.spec.stages[view.stage - 1].name
+        words += f": it waits for the barrier of channel {blocked[0]} (task {blocked[0]} of {before})"
+        producer = run.tasks[run.spec.numbers(view.stage - 1)[blocked[0]]]
+        view = producer
+    seconds = view.stats.get("writer", {})
+    if seconds and max(seconds, key=seconds.get) in ("credit", "segments"):
+        words += ", which is held back by the stage behind it"
+    return words

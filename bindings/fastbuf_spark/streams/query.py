@@ -1,0 +1,292 @@
+"""A stream that runs: its runs one after the other, each from the last checkpoint, until it is over or given up."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fastbuf.checkpoint.coordinator import CheckpointCoordinator
+
+from fastbuf.checkpoint.store import CheckpointError, CheckpointStore
+from fastbuf.errors import ConfigError, FastbufError
+from fastbuf_spark.driver.checks import slots_of
+from fastbuf_spark.driver.rendezvous import Rendezvous
+from fastbuf_spark.streams.run import Command, Outcome, StreamRun
+from fastbuf_spark.streams.sink import SinkContext
+from fastbuf_spark.streams.spec import StreamSpec
+
+log = logging.getLogger("fastbuf_spark")
+
+SAME_ERROR = 3  #: a task's own error that comes so often in a row, without a checkpoint between, ends the query
+MOST_LOSSES = 20  #: lost tasks in a row without a checkpoint between
+LEAST_WAIT_S, MOST_WAIT_S = 0.1, 30.0  #: before a restart; doubled after each failure in a row
+SLOTS_TICK_S = 0.1
+
+
+class StreamFailed(FastbufError):
+    """A stream has ended by an error, and is not started again; the text has the error."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConf:
+    """When checkpoints are taken, and how failures of them are taken."""
+
+    every_s: float
+    timeout_s: float = 600.0
+    min_pause_s: float = 0.0
+    tolerated: int = 3
+
+
+class StreamingQuery:
+    """A running stream, made by :meth:`Stream.write_stream`; its methods may be called from any thread."""
+
+    def __init__(
+        self,
+        sc: Any,
+        server: Rendezvous,
+        spec: StreamSpec,
+        store: CheckpointStore,
+        checkpoints: CheckpointConf,
+        discover_s: float,
+    ) -> None:
+        self._sc = sc
+        self._server = server
+        self._spec = spec
+        self._store = store
+        self._checkpoints = checkpoints
+        self._discover_s = discover_s
+        self._state = "starting"
+        self._message = ""
+        self._error: StreamFailed | None = None
+        self._run: StreamRun | None = None
+        self._stopping = threading.Event()
+        self._draining = False
+        self._ended = threading.Event()
+        self._commands: list[Callable[[StreamRun], None]] = []
+        self._lock = threading.Lock()
+        self._restarts = 0
+        self._failures = 0  # in a row, since a checkpoint was complete
+        self._last_errors: list[str] = []
+        self._coordinator: CheckpointCoordinator | None = None
+        self._thread = threading.Thread(target=self._loop, name="fastbuf-stream", daemon=True)
+        self._thread.start()
+
+    @property
+    def name(self) -> str:
+        """Name of the query."""
+        return self._spec.name
+
+    @property
+    def id(self) -> str:
+        """Of the checkpoints: the same when the query is started again."""
+        return self._spec.job
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it runs, or is about to run again."""
+        return not self._ended.is_set()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """``state``: starting, running, restarting, draining, stopped, finished or failed; and a ``message``."""
+        return {"state": self._state, "message": self._message, "restarts": self._restarts}
+
+    def exception(self) -> StreamFailed | None:
+        """The error that ended the query; None if there is none."""
+        return self._error
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait for its end; whether it has ended.
+
+        Raises
+        ------
+        StreamFailed
+            It has ended by an error.
+        """
+        done = self._ended.wait(timeout)
+        if self._error is not None:
+            raise self._error
+        return done
+
+    def stop(self, drain: bool = False, timeout: float | None = 120.0) -> None:
+        """End the query; the next start goes on from its last checkpoint.
+
+        Parameters
+        ----------
+        drain
+            End the sources first, have windows give what they hold, and take a last checkpoint behind the last row.
+        timeout
+            Seconds to wait for the end.
+        """
+        if drain:
+            self._draining = True
+            self._state = "draining" if self.is_active else self._state
+            self._command(lambda run: run.drain())
+        else:
+            self._stopping.set()
+            self._command(lambda run: run.stop())
+        self._ended.wait(timeout)
+
+    def savepoint(self, path: str, timeout: float = 120.0) -> None:
+        """Take a checkpoint now, and copy it to a directory of its own, which stays until you remove it.
+
+        Raises
+        ------
+        CheckpointError
+            It could not be taken or copied within that time.
+        """
+        answered, answers = threading.Event(), [""]
+
+        def answer(error: str) -> None:
+            answers[0] = error
+            answered.set()
+
+        self._command(lambda run: run.savepoint(path, answer))
+        if not answered.wait(timeout):
+            raise CheckpointError(f"no savepoint was taken within {timeout:g} s: {self._message or self._state}")
+        if answers[0]:
+            raise CheckpointError(f"the savepoint failed: {answers[0]}")
+
+    def progress(self) -> dict[str, Any]:
+        """Figures of the run: stages with their tasks, checkpoints, what the one in progress waits for."""
+        from fastbuf_spark.streams.progress import progress_of
+
+        return progress_of(self, self._run)
+
+    # ---- the query's thread
+
+    def _command(self, call: Callable[[StreamRun], None]) -> None:
+        with self._lock:
+            run = self._run
+            if run is None:
+                self._commands.append(call)
+                return
+        run.inbox.put((None, Command(call)))
+
+    def _loop(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                outcome = self._execute()
+                if outcome.kind == "finished":
+                    self._state = "finished" if not self._draining else "stopped"
+                    return
+                if outcome.kind == "stopped":
+                    break
+                if not self._may_restart(outcome):
+                    raise StreamFailed(outcome.reason)
+                self._restarts += 1
+                wait = min(MOST_WAIT_S, LEAST_WAIT_S * 2.0 ** min(self._failures - 1, 12))
+                self._state = "restarting"
+                self._message = f"in {wait:.1f} s, after: {first_line(outcome.reason)}"
+                log.warning("stream '%s' starts again in %.1f s: %s", self.name, wait, outcome.reason)
+                self._stopping.wait(wait)
+            self._state = "stopped"
+        except StreamFailed as error:
+            self._state, self._message, self._error = "failed", first_line(str(error)), error
+        except BaseException as error:
+            made = StreamFailed(f"{type(error).__name__}: {error}")
+            made.__cause__ = error
+            self._state, self._message, self._error = "failed", str(made), made
+        finally:
+            self._store.unlock()
+            self._ended.set()
+            if self._error is not None:
+                log.error("stream '%s' has failed: %s", self.name, self._error)
+
+    def _may_restart(self, outcome: Outcome) -> bool:
+        self._failures += 1
+        if not outcome.by_task:
+            return self._failures < MOST_LOSSES
+        self._last_errors = [*self._last_errors, first_line(outcome.reason)][-SAME_ERROR:]
+        return len(self._last_errors) < SAME_ERROR or len(set(self._last_errors)) > 1
+
+    def _completed(self) -> None:
+        self._failures = 0
+        self._last_errors.clear()
+
+    def _execute(self) -> Outcome:
+        store, given = self._store, self._checkpoints
+        store.check_generation() if store.generation else None
+        generation = store.open_generation()
+        restored = store.latest()
+        last = max([*store.numbers(), 0])
+        if restored is not None:
+            store.drop_after(restored["checkpoint"])
+        store.sweep()
+        spec = dataclasses.replace(
+            self._spec,
+            exchange=secrets.token_hex(8),
+            secret=secrets.token_bytes(32),
+            generation=generation,
+        )
+        sink = spec.stages[-1].sink
+        assert sink is not None
+        context = SinkContext(spec.job, 0, generation, spec.stages[-1].gives, spec.rows_folder, spec.exactly_once)
+        rows = [] if restored is None else [each for _, some in restored["rows"] for each in some]
+        sink.restore(context, rows)
+        self._wait_for_slots(spec.tasks)
+        if self._stopping.is_set():
+            return Outcome("stopped")
+        self._coordinator = CheckpointCoordinator(
+            range(spec.tasks),
+            given.every_s,
+            timeout_s=given.timeout_s,
+            min_pause_s=given.min_pause_s,
+            tolerated=given.tolerated,
+            last=last,
+            now=time.monotonic(),
+        )
+        run = StreamRun(
+            self._sc, self._server, spec, store, self._coordinator, restored, self._discover_s, self._completed
+        )
+        with self._lock:
+            self._run = run
+            commands, self._commands = self._commands, []
+        for call in commands:
+            run.inbox.put((None, Command(call)))
+        if self._draining:
+            run.inbox.put((None, Command(lambda each: each.drain())))
+        self._state, self._message = "running", ""
+        try:
+            return run.execute()
+        finally:
+            with self._lock:
+                self._run = None
+
+    def _wait_for_slots(self, tasks: int) -> None:
+        """Until Spark can start all tasks at once: it looks itself only every 15 s."""
+        began, told = time.monotonic(), False
+        while not self._stopping.is_set():
+            slots = slots_of(self._sc)
+            if slots is None or slots >= tasks:
+                return
+            if not told and time.monotonic() - began > 5:
+                told = True
+                log.warning("stream '%s' waits for slots: it needs %d, Spark has %d", self.name, tasks, slots)
+            self._state, self._message = "restarting", f"waits for slots: {tasks} are needed, Spark has {slots}"
+            self._stopping.wait(SLOTS_TICK_S)
+
+    def __repr__(self) -> str:
+        return f"StreamingQuery({self.name!r}, {self._state})"
+
+
+def check_slots(sc: Any, spec: StreamSpec) -> None:
+    """ConfigError if the stream's tasks can never run at the same time."""
+    slots = slots_of(sc)
+    if slots is None or slots >= spec.tasks or not str(sc.master).startswith("local["):
+        return
+    shape = " + ".join(f"{stage.tasks} of {stage.name!r}" for stage in spec.stages)
+    raise ConfigError(
+        f"the stream has {spec.tasks} tasks ({shape}), which hold a slot each for as long as it runs, and Spark has "
+        f"{slots}: give its shuffles fewer partitions, or the source fewer tasks, or Spark more slots"
+    )
+
+
+def first_line(reason: str) -> str:
+    """What a reason says before its traceback."""
+    return reason.strip().partition("\n")[0][:500]

@@ -1,0 +1,484 @@
+"""One run of a stream on the driver: its Spark job, its tasks' connections, its checkpoints.
+
+Each run is a *generation*.  Spark starts all tasks in one barrier stage and retries nothing: what is lost ends the run,
+and :mod:`fastbuf_spark.streams.query` begins the next one from the last checkpoint.  All that is said comes through one
+queue, which the query's thread reads; :class:`~fastbuf.checkpoint.coordinator.CheckpointCoordinator` decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastbuf.checkpoint.coordinator import CheckpointCoordinator
+from fastbuf.checkpoint.key_groups import owner
+
+from fastbuf.checkpoint import coordinator as decisions
+from fastbuf.checkpoint.store import CheckpointInUse, CheckpointStore
+from fastbuf_spark import protocol
+from fastbuf_spark.driver.jobs import TAG
+from fastbuf_spark.driver.rendezvous import Rendezvous
+from fastbuf_spark.streams import messages
+from fastbuf_spark.streams.fail_points import reach
+from fastbuf_spark.streams.spec import StreamSpec
+from fastbuf_spark.streams.task import run_task
+
+log = logging.getLogger("fastbuf_spark")
+
+CAUSE_S = 2.0  #: a task that vanishes is rarely the cause: so long a better one is waited for
+JOIN_S = 120.0  #: tasks join within this time after Spark has started the job
+END_S = 60.0  #: how long the job of an ended run may take to go
+
+
+@dataclass
+class Outcome:
+    """How a run ended.
+
+    Attributes
+    ----------
+    kind
+        "finished" (a bounded input), "stopped" (asked for), "failed".
+    reason
+        Why it failed.
+    by_task
+        Whether a task said so itself; else something was lost.
+    """
+
+    kind: str
+    reason: str = ""
+    by_task: bool = False
+
+
+@dataclass
+class TaskView:
+    """What the driver knows of a task."""
+
+    stage: int
+    subtask: int
+    connection: Any = None
+    join: messages.TaskJoin | None = None
+    running: bool = False
+    data_ended: bool = False
+    stats: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Command:
+    """Something that a run is to do, in the query's thread."""
+
+    call: Callable[[StreamRun], None]
+
+
+@dataclass(frozen=True)
+class _JobEnded:
+    error: str
+
+
+@dataclass(frozen=True)
+class _Lost:
+    pass
+
+
+@dataclass(frozen=True)
+class _Discovered:
+    splits: list[Any]
+    state: Any
+    error: str = ""
+
+
+class StreamRun:
+    """See the module's docstring.
+
+    Parameters
+    ----------
+    restored
+        Metadata of the checkpoint to begin from; None: from the beginning.
+    """
+
+    def __init__(
+        self,
+        sc: Any,
+        server: Rendezvous,
+        spec: StreamSpec,
+        store: CheckpointStore,
+        coordinator: CheckpointCoordinator,
+        restored: dict[str, Any] | None,
+        discover_s: float,
+        progress: Callable[[], None],
+    ) -> None:
+        self.spec = spec
+        self.coordinator = coordinator
+        self.tasks = [TaskView(*spec.place(number)) for number in range(spec.tasks)]
+        self.inbox: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+        self.running = False
+        self._sc = sc
+        self._server = server
+        self._store = store
+        self._restored = restored or {}
+        self._discover_s = discover_s
+        self._completed = progress
+        self._tag = f"{TAG}{secrets.token_hex(8)}"
+        self._source = spec.stages[0].source
+        self._sources = spec.numbers(0)
+        self._source_state: Any = self._restored.get("source")
+        #: Where each split that has not ended was begun, or is to begin
+        self._open: dict[str, Any] = dict(self._restored.get("splits", {}))
+        self._owners: dict[str, int] = {}
+        self._times: dict[str, Any] = {}
+        self._told_last = self._draining = False
+        self._final_asked = self._final_done = False
+        self._outcome: Outcome | None = None
+        self._suspected = 0.0  # when a task or the job was lost, until a cause is known
+        self._suspicion = ""
+        self._job_ended = threading.Event()
+        self._over = threading.Event()
+        self._savepoints: list[tuple[int, str, Callable[[str], None]]] = []
+
+    # ---- the rendezvous' side: any message goes to the query's thread
+
+    def heard(self, connection: Any, message: Any) -> None:
+        """A message of a task."""
+        self.inbox.put((connection, message))
+
+    def lost(self, connection: Any) -> None:
+        """A task's connection has ended."""
+        self.inbox.put((connection, _Lost()))
+
+    # ---- the query's thread
+
+    def execute(self) -> Outcome:
+        """Run until it is over; Spark's job is gone when this returns."""
+        self._server.register_stream(self.spec.exchange, self.spec.secret, self)
+        threads = [self._start(self._job, "fastbuf-stream-job")]
+        began = time.monotonic()
+        try:
+            threads.append(self._start(self._discover, "fastbuf-stream-discovery"))
+            while self._outcome is None:
+                now = time.monotonic()
+                wait = min(0.25, self.coordinator.next_due(now)) if self.running else 0.25
+                with contextlib.suppress(queue.Empty):
+                    while True:  # all that is there, so that what is due is looked at with it
+                        connection, message = self.inbox.get(timeout=max(0.0, wait))
+                        self._handle(connection, message, time.monotonic())
+                        wait = 0.0
+                now = time.monotonic()
+                if self.running:
+                    self._do(self.coordinator.tick(now, _wall_ms()))
+                elif now - began > JOIN_S and not self._suspected:
+                    missing = [view for view in self.tasks if view.join is None]
+                    self._fail(f"{len(missing)} of {len(self.tasks)} tasks did not start within {JOIN_S:g} s", False)
+                if self._suspected and now - self._suspected > CAUSE_S:
+                    self._fail(self._suspicion, False)
+        except CheckpointInUse as error:
+            self._outcome = Outcome("failed", str(error))
+            raise
+        finally:
+            self._finish(threads)
+        return self._outcome
+
+    def _start(self, target: Callable[[], None], name: str) -> Any:
+        from pyspark import InheritableThread
+
+        thread = InheritableThread(target=target, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _job(self) -> None:
+        spec, sc = self.spec, self._sc
+        error = ""
+
+        def work(number: int, _: Any) -> Any:
+            from pyspark import BarrierTaskContext
+
+            # Spark would start a barrier stage again: the next generation is the driver's to begin
+            if BarrierTaskContext.get().stageAttemptNumber() == 0:
+                run_task(spec, number)
+            return iter(())
+
+        try:
+            sc._jsc.sc().setLocalProperties(sc._jvm.java.util.Properties())
+            sc.setLocalProperty("spark.job.description", f"fastbuf: stream '{spec.name}', run {spec.generation}")
+            sc.setLocalProperty("spark.scheduler.pool", None)
+            sc.addJobTag(self._tag)
+            sc.parallelize(range(spec.tasks), spec.tasks).barrier().mapPartitionsWithIndex(work).collect()
+        except BaseException as problem:
+            error = str(problem) or type(problem).__name__
+        finally:
+            self._job_ended.set()
+            self.inbox.put((None, _JobEnded(error)))
+
+    def _discover(self) -> None:
+        """Look for splits, again and again, in a thread of its own: a source may take its time."""
+        state, source = self._source_state, self._source
+        assert source is not None
+        while not self._over.is_set():
+            try:
+                found, state = source.splits(state)
+            except Exception as error:
+                self.inbox.put((None, _Discovered([], state, f"{type(error).__name__}: {error}")))
+                return
+            self.inbox.put((None, _Discovered(found, state)))
+            if source.bounded or self._over.wait(self._discover_s):
+                return
+
+    def _handle(self, connection: Any, message: Any, now: float) -> None:
+        view = next((view for view in self.tasks if view.connection is connection), None) if connection else None
+        match message:
+            case Command(call):
+                call(self)
+            case messages.TaskJoin():
+                self._joined(connection, message)
+            case _Discovered(splits, state, error):
+                if error:
+                    assert self._source is not None
+                    self._fail(f"the source {self._source.name} cannot list its splits: {error}", True)
+                    return
+                self._source_state = state
+                self._assign([(split.name, split.offset) for split in splits])
+            case _JobEnded(error):
+                if self._is_done():
+                    self._outcome = Outcome("finished")
+                elif not self._suspected:
+                    self._suspected, self._suspicion = now, f"Spark's job has ended: {error or 'no reason is known'}"
+            case _ if view is None:
+                pass
+            case _Lost():
+                view.connection = None
+                if not self._is_done() and not self._suspected:
+                    self._suspected = now
+                    self._suspicion = f"task {view.subtask} of stage {self._name(view)} was lost"
+            case messages.TaskRunning():
+                view.running = True
+                if all(each.running for each in self.tasks):
+                    self.running = True
+            case messages.Acknowledge(checkpoint, state, figures):
+                number = self.tasks.index(view)
+                self._do(self.coordinator.acknowledge(number, checkpoint, {"state": state, "figures": figures}, now))
+            case messages.Decline(checkpoint, reason):
+                self._do(self.coordinator.decline(self.tasks.index(view), checkpoint, reason, now))
+            case messages.DataEnd():
+                view.data_ended = True
+                if all(each.data_ended for each in self.tasks) and not self._final_asked:
+                    self._final_asked = True
+                    self._do(self.coordinator.trigger(now, _wall_ms(), final=True))
+            case messages.Collected(name, rows):
+                sink: Any = self.spec.stages[-1].sink
+                sink.collected(name, rows)
+            case messages.TaskFigures(stats):
+                view.stats = stats
+            case protocol.RunFailed(reason):
+                self._fail(reason, True)
+            case _:
+                pass
+
+    def _name(self, view: TaskView) -> str:
+        return self.spec.stages[view.stage].name
+
+    def _is_done(self) -> bool:
+        return self._final_done
+
+    def _joined(self, connection: Any, join: messages.TaskJoin) -> None:
+        view = self.tasks[join.task] if 0 <= join.task < len(self.tasks) else None
+        if view is None or join.generation != self.spec.generation or view.connection is not None:
+            self._send(connection, protocol.Abort(f"task {join.task} of run {join.generation} is not wanted here"))
+            return
+        view.connection, view.join = connection, join
+        if all(each.join is not None for each in self.tasks):
+            self._begin()
+
+    def _begin(self) -> None:
+        spec, restored = self.spec, self._restored
+        splits: dict[int, list[tuple[str, Any]]] = {number: [] for number in self._sources}
+        for i, (name, offset) in enumerate(sorted(self._open.items())):
+            task = self._sources[i % len(self._sources)]
+            self._owners[name] = task
+            splits[task].append((name, offset))
+        rows = restored.get("rows", [])
+        sinks = spec.numbers(len(spec.stages) - 1)
+        for number, view in enumerate(self.tasks):
+            stage = spec.stages[view.stage]
+            behind = [self.tasks[n].join for n in spec.numbers(view.stage + 1)] if stage.sink is None else []
+            pieces = restored.get("operators", {}).get(stage.name, {}).get("pieces", {})
+            mine = {
+                group: entry
+                for group, entry in pieces.items()
+                if owner(int(group), stage.tasks, spec.key_groups) == view.subtask
+            }
+            share = tuple(
+                (checkpoint, some)
+                for checkpoint, committables in rows
+                if number in sinks and (some := committables[view.subtask :: len(sinks)])
+            )
+            start = messages.TaskStart(
+                tuple((join.host, join.port, join.gate) for join in behind if join is not None),
+                tuple(splits.get(number, ())),
+                {stage.name: mine} if mine else {},
+                share,
+                restored.get("times", {}),
+            )
+            self._send(view.connection, start)
+        self._tell_last()
+        if self._draining:
+            self.drain()
+
+    def _assign(self, splits: list[tuple[str, Any]]) -> None:
+        """Give further splits to the source tasks that have the fewest."""
+        started = bool(self._owners) or all(view.join is not None for view in self.tasks)
+        self._open.update(splits)
+        if not started:
+            if self._source is not None and self._source.bounded:
+                self._told_last = True
+            return
+        made: dict[int, list[tuple[str, Any]]] = {}
+        counts = {number: 0 for number in self._sources}
+        for name, task in self._owners.items():
+            counts[task] += name in self._open
+        for name, offset in splits:
+            task = min(counts, key=lambda number: (counts[number], number))
+            counts[task] += 1
+            self._owners[name] = task
+            made.setdefault(task, []).append((name, offset))
+        for task, some in made.items():
+            self._send(self.tasks[task].connection, messages.AddSplits(tuple(some)))
+        if self._source is not None and self._source.bounded:
+            self._told_last = True
+            self._tell_last()
+
+    def _tell_last(self) -> None:
+        if self._told_last:
+            for number in self._sources:
+                self._send(self.tasks[number].connection, messages.AddSplits((), last=True))
+
+    def _do(self, decided: list[Any]) -> None:
+        """Carry out what the coordinator has decided."""
+        for each in decided:
+            match each:
+                case decisions.Trigger(checkpoint, timestamp_ms, final):
+                    for number in self._sources:
+                        trigger = messages.TriggerCheckpoint(checkpoint, timestamp_ms, final)
+                        self._send(self.tasks[number].connection, trigger)
+                case decisions.Store(checkpoint, acks, final):
+                    self._store_checkpoint(checkpoint, acks, final)
+                case decisions.Complete(checkpoint, final):
+                    reach("after metadata", checkpoint)
+                    self._final_done = final
+                    for view in self.tasks:
+                        self._send(view.connection, messages.CheckpointComplete(checkpoint, final))
+                    self._completed()
+                    self._store.prune()
+                case decisions.Abort(checkpoint, reason):
+                    log.warning("checkpoint %d of stream '%s' failed: %s", checkpoint, self.spec.name, reason)
+                    for view in self.tasks:
+                        self._send(view.connection, messages.CheckpointAbort(checkpoint, reason))
+                case decisions.Fail(reason):
+                    self._fail(reason, False)
+
+    def _store_checkpoint(self, checkpoint: int, acks: dict[int, dict[str, Any]], final: bool) -> None:
+        reach("before metadata", checkpoint)
+        metadata = self._metadata(acks, final)
+        try:
+            self._store.write(checkpoint, metadata)
+        except CheckpointInUse:
+            raise
+        except OSError as error:
+            self._do(self.coordinator.store_failed(checkpoint, f"{type(error).__name__}: {error}", time.monotonic()))
+            return
+        for name in metadata["ended"]:
+            self._open.pop(name, None)
+            self._owners.pop(name, None)
+        self._do(self.coordinator.stored(checkpoint, time.monotonic()))
+        due, self._savepoints = self._savepoints, []
+        for least, path, answer in due:
+            if checkpoint >= least:
+                try:
+                    self._store.export(checkpoint, path)
+                    answer("")
+                except Exception as error:
+                    answer(f"{type(error).__name__}: {error}")
+            else:
+                self._savepoints.append((least, path, answer))
+
+    def _metadata(self, acks: dict[int, dict[str, Any]], final: bool) -> dict[str, Any]:
+        splits: dict[str, Any] = {}
+        ended: list[str] = []
+        operators: dict[str, dict[str, Any]] = {}
+        rows: dict[int, list[Any]] = {}
+        times: dict[str, Any] = {}
+        for number, ack in acks.items():
+            state = ack["state"]
+            splits.update(state.get("splits", {}))
+            ended.extend(state.get("ended", ()))
+            for name, held in state.get("operators", {}).items():
+                operators.setdefault(name, {"pieces": {}})["pieces"].update(held["pieces"])
+            for checkpoint, committables in state.get("rows", ()):
+                rows.setdefault(checkpoint, []).extend(committables)
+            if state.get("times"):
+                times[str(number)] = state["times"]
+        gone = set(ended)
+        opened = {name: splits.get(name, offset) for name, offset in self._open.items() if name not in gone}
+        return {
+            "splits": opened,
+            "ended": ended,
+            "source": self._source_state,
+            "operators": operators,
+            "rows": sorted(rows.items()),
+            "times": times,
+            "stages": [[stage.name, stage.tasks] for stage in self.spec.stages],
+            "final": final,
+            "wall_ms": _wall_ms(),
+        }
+
+    def savepoint(self, path: str, answer: Callable[[str], None]) -> None:
+        """Have the next checkpoint copied; called by the query's thread."""
+        self._savepoints.append((self.coordinator.completed + 1, path, answer))
+        self._do(self.coordinator.trigger(time.monotonic(), _wall_ms()))
+
+    def drain(self) -> None:
+        """Have the sources end; those that have not begun are told when they have."""
+        self._draining = True
+        if not all(view.join is not None for view in self.tasks):
+            return
+        for number in self._sources:
+            self._send(self.tasks[number].connection, messages.Drain())
+
+    def stop(self) -> None:
+        """End the run as it is."""
+        if self._outcome is None:
+            self._outcome = Outcome("stopped")
+
+    def _fail(self, reason: str, by_task: bool) -> None:
+        if self._outcome is None:
+            self._outcome = Outcome("failed", reason, by_task)
+
+    def _send(self, connection: Any, message: Any) -> None:
+        if connection is not None:
+            self._server.post(lambda: connection.send(message))
+
+    def _finish(self, threads: list[Any]) -> None:
+        self._over.set()
+        outcome = self._outcome or Outcome("failed", "the driver has ended it")
+        if outcome.kind != "finished":
+            told: Any = protocol.Stop() if outcome.kind == "stopped" else protocol.Abort(outcome.reason)
+            for view in self.tasks:
+                self._send(view.connection, told)
+            if not self._job_ended.wait(1.0):
+                with contextlib.suppress(Exception):
+                    self._sc.cancelJobsWithTag(self._tag)
+        if not self._job_ended.wait(END_S):
+            log.error("the job of run %d of stream '%s' does not end", self.spec.generation, self.spec.name)
+        self._server.post(lambda: self._server.forget([self.spec.exchange]))
+        for _, _, answer in self._savepoints:
+            answer("the run has ended before")
+        for thread in threads:
+            thread.join(5)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,111 @@
+"""The description of a stream for its tasks, sent within the function that Spark pickles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.streams.sink import Sink
+from fastbuf_spark.streams.source import StreamSource
+from fastbuf_spark.worker.chains import Chain
+from fastbuf_spark.worker.control import Control
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fastbuf_spark.streams.operators import KeyedOperator
+
+
+@dataclass(frozen=True)
+class StreamStage:
+    """One stage: what its tasks do between their input and their output.
+
+    Attributes
+    ----------
+    name
+        Stable: state is kept under it.
+    tasks
+        Their number.
+    given, gives
+        Schemas of the input and of the output.
+    source
+        What a first stage reads; None: a gate.
+    operator
+        Makes the operator with state that the rows of the gate meet first.
+    chain
+        Functions over batches, called once for each epoch.
+    opened
+        Functions of the chain that have ``open()`` or ``close()``.
+    keys
+        Columns by which the output is sent to the next stage; empty: in turn.
+    sink
+        Of the last stage.
+    """
+
+    name: str
+    tasks: int
+    given: pa.Schema
+    gives: pa.Schema
+    source: StreamSource | None = None
+    operator: Callable[[], KeyedOperator] | None = None
+    chain: Chain = field(default_factory=Chain)
+    opened: tuple[Any, ...] = ()
+    keys: tuple[str, ...] = ()
+    sink: Sink | None = None
+    time: Any = None  #: of a source: the event-time strategy of its rows, see streams/watermarks.py
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """One run of a stream.
+
+    Attributes
+    ----------
+    stages
+        From the source on; each reads from the one before it.
+    generation
+        Number of the run since the stream was first started.
+    job
+        Name of the stream, in its checkpoints.
+    folder
+        Where state files are written.
+    rows_folder
+        Where rows wait in front of the sink.
+    """
+
+    exchange: str
+    name: str
+    stages: tuple[StreamStage, ...]
+    conf: ShuffleConf
+    address: tuple[str, int]
+    generation: int
+    job: str
+    folder: str
+    rows_folder: str
+    key_groups: int
+    exactly_once: bool
+    secret: bytes = field(default=b"", repr=False)
+
+    @property
+    def tasks(self) -> int:
+        """Number of all tasks."""
+        return sum(stage.tasks for stage in self.stages)
+
+    def place(self, task: int) -> tuple[int, int]:
+        """Stage and subtask of a task."""
+        for number, stage in enumerate(self.stages):
+            if task < stage.tasks:
+                return number, task
+            task -= stage.tasks
+        raise ValueError(f"a stream of {self.tasks} tasks has none more")
+
+    def numbers(self, stage: int) -> range:
+        """The tasks of a stage."""
+        first = sum(each.tasks for each in self.stages[:stage])
+        return range(first, first + self.stages[stage].tasks)
+
+    def connect(self) -> Control:
+        """A control connection to the driver."""
+        return Control(self.address, self.exchange, self.secret, self.conf.connect_timeout)

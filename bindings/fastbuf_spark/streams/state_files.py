@@ -1,0 +1,178 @@
+"""State in files: for each key group a table of each variable, so that other programs can read it too.
+
+A group's bytes are Arrow IPC streams, one for each variable, behind one another; the schema's metadata have its name,
+kind and schema.  Columns: those of the key, then ``expires_ms`` (0: never) and ``value``; of a map also ``map_key``; of
+a list ``value`` is a list.  Timers: the key and ``time_ms``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.checkpoint.store import CheckpointError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+TIMERS = "__timers"
+ABOUT = b"fastbuf_state"
+ZONE = "UTC"
+
+
+def encode_state(keys: Sequence[pa.Field], parts: Iterable[tuple[Any, Mapping[Any, Any]]]) -> bytes:
+    """The bytes of a key group; variables without entries are left out, and nothing at all is an empty text."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    for variable, held in parts:
+        table = _timers(keys, held) if variable is None else _table(keys, variable, held)
+        if table.num_rows:
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _key_columns(keys: Sequence[pa.Field], held: Iterable[tuple[Any, ...]]) -> list[pa.Array]:
+    import pyarrow as pa
+
+    columns = list(zip(*held, strict=True)) or [()] * len(keys)
+    return [pa.array(values, field.type) for values, field in zip(columns, keys, strict=True)]
+
+
+def _timers(keys: Sequence[pa.Field], held: Mapping[tuple[int, Any], Any]) -> pa.Table:
+    import pyarrow as pa
+
+    times = pa.array([time for time, _ in held], pa.int64())
+    schema = pa.schema([*keys, pa.field("time_ms", pa.int64())], {ABOUT: json.dumps({"name": TIMERS}).encode()})
+    return pa.Table.from_arrays([*_key_columns(keys, [key for _, key in held]), times], schema=schema)
+
+
+def _table(keys: Sequence[pa.Field], variable: Any, held: Mapping[Any, Any]) -> pa.Table:
+    import pyarrow as pa
+
+    of_key: list[Any] = []
+    expires: list[int] = []
+    values: list[Any] = []
+    inner: list[Any] = []
+    for key, (until, value) in held.items():
+        if variable.kind == "map":
+            for name, (at, item) in value.items():
+                of_key.append(key)
+                expires.append(at)
+                inner.append(name)
+                values.append(item)
+        else:
+            of_key.append(key)
+            expires.append(until)
+            values.append(value)
+    columns = [*_key_columns(keys, of_key), pa.array(expires, pa.int64())]
+    fields = [*keys, pa.field("expires_ms", pa.int64())]
+    if variable.kind == "map":
+        columns.append(_structs(inner, variable.keys))
+        fields.append(pa.field("map_key", columns[-1].type))
+    if variable.kind == "list":
+        lengths = [len(items) for items in values]
+        offsets = [0]
+        for length in lengths:
+            offsets.append(offsets[-1] + length)
+        items = _structs([item for items in values for item in items], variable.schema)
+        columns.append(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items))
+    else:
+        columns.append(_structs(values, variable.schema))
+    fields.append(pa.field("value", columns[-1].type))
+    told = {"name": variable.name, "kind": variable.kind, "schema": variable.schema.simpleString()}
+    if variable.keys is not None:
+        told["keys"] = variable.keys.simpleString()
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields, {ABOUT: json.dumps(told).encode()}))
+
+
+def _structs(rows: Sequence[tuple[Any, ...]], schema: StructType) -> pa.Array:
+    import pyarrow as pa
+
+    from fastbuf_spark.schema import arrow_schema
+
+    shape = arrow_schema(schema, ZONE)
+    columns = list(zip(*rows, strict=True)) or [()] * len(shape)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, shape, strict=True)]
+    return pa.StructArray.from_arrays(arrays, fields=[field.with_nullable(True) for field in shape])
+
+
+def tables_of(data: bytes) -> Iterator[tuple[dict[str, Any], pa.Table]]:
+    """The tables of a key group, each with what its metadata say of it."""
+    import pyarrow as pa
+
+    source = pa.BufferReader(data)
+    while source.tell() < len(data):
+        with pa.ipc.open_stream(source) as reader:
+            table = reader.read_all()
+        told = (table.schema.metadata or {}).get(ABOUT)
+        if told is None:
+            raise CheckpointError("a state file has a table that is none of fastbuf's")
+        yield json.loads(told), table
+
+
+def decode_state(
+    data: bytes, keys: Sequence[pa.Field], variables: Mapping[str, Any]
+) -> Iterator[tuple[str, Mapping[Any, Any]]]:
+    """The entries of each variable of a key group.
+
+    Raises
+    ------
+    CheckpointError
+        A variable has another schema or kind than the state, or is not there any more.
+    """
+    for told, table in tables_of(data):
+        name = told["name"]
+        found = [table.schema.field(i) for i in range(len(keys))]
+        if [field.type for field in found] != [field.type for field in keys]:
+            raise CheckpointError(
+                f"state {name!r} is of keys {[f'{f.name} {f.type}' for f in found]}, the stream's are "
+                f"{[f'{f.name} {f.type}' for f in keys]}: take the keys of the checkpoint, or another directory"
+            )
+        of_key = list(zip(*(table.column(i).to_pylist() for i in range(len(keys))), strict=True))
+        if name == TIMERS:
+            yield (
+                name,
+                {(time, key): True for time, key in zip(table.column("time_ms").to_pylist(), of_key, strict=True)},
+            )
+            continue
+        variable = variables.get(name)
+        if variable is None:
+            raise CheckpointError(
+                f"the checkpoint has a state {name!r}, which the processor does not ask for: keep it, or call "
+                f"handle.deleteIfExists({name!r}) in init"
+            )
+        now = {"name": name, "kind": variable.kind, "schema": variable.schema.simpleString()}
+        if variable.keys is not None:
+            now["keys"] = variable.keys.simpleString()
+        if now != told:
+            raise CheckpointError(f"state {name!r} of the checkpoint is {told}, the processor asks for {now}")
+        yield name, _entries(variable.kind, table, of_key)
+
+
+def _entries(kind: str, table: pa.Table, of_key: list[Any]) -> Mapping[Any, Any]:
+    expires = table.column("expires_ms").to_pylist()
+    if kind == "list":
+        values = table.column("value").combine_chunks()
+        rows = _rows(values.values if hasattr(values, "values") else values.flatten())
+        offsets = values.offsets.to_pylist()
+        lists = [tuple(rows[begin:end]) for begin, end in pairwise(offsets)]
+        return {key: (until, value) for key, until, value in zip(of_key, expires, lists, strict=True)}
+    values = _rows(table.column("value").combine_chunks())
+    if kind == "value":
+        return {key: (until, value) for key, until, value in zip(of_key, expires, values, strict=True)}
+    made: dict[Any, tuple[int, dict[Any, Any]]] = {}
+    names = _rows(table.column("map_key").combine_chunks())
+    for key, until, name, value in zip(of_key, expires, names, values, strict=True):
+        made.setdefault(key, (0, {}))[1][name] = (until, value)
+    return made
+
+
+def _rows(structs: pa.Array) -> list[tuple[Any, ...]]:
+    if hasattr(structs, "num_chunks"):
+        structs = structs.combine_chunks()
+    return list(zip(*(child.to_pylist() for child in structs.flatten()), strict=True))

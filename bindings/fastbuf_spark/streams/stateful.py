@@ -1,0 +1,473 @@
+"""``transform_with_state``: Spark's own ``StatefulProcessor``, called key by key, with state in key groups.
+
+The handle and the state variables do what those of ``pyspark.sql.streaming.stateful_processor`` do; there each call is
+a message to the JVM, here it is a look into a map.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.checkpoint.state import GroupedMap, Timers
+from fastbuf.errors import ConfigError
+from fastbuf_spark.results import about
+from fastbuf_spark.schema import conform
+from fastbuf_spark.streams.operators import KeyGroups
+from fastbuf_spark.streams.state_files import decode_state, encode_state
+from fastbuf_spark.worker.pandas_verbs import Frames, PandasRules, Results
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+Key = tuple[Any, ...]
+VALUE, LIST, MAP = "value", "list", "map"
+TIMERS = "__timers"  #: name of the timers in state files
+TIME_MODES = ("none", "processing_time", "event_time")
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A state variable, as ``init`` asked for it.
+
+    Attributes
+    ----------
+    kind
+        "value", "list" or "map".
+    schema
+        Of a value, or of a list's items, or of a map's values.
+    keys
+        Of a map's keys.
+    ttl_ms
+        Time to live; None: for ever.
+    """
+
+    name: str
+    kind: str
+    schema: StructType
+    keys: StructType | None = None
+    ttl_ms: int | None = None
+
+
+class _Here:
+    """Which key is being called, and when."""
+
+    __slots__ = ("group", "key", "now_ms", "watermark_ms")
+
+    def __init__(self) -> None:
+        self.group = 0
+        self.key: Key = ()
+        self.now_ms = 0
+        self.watermark_ms = 0
+
+
+class _State:
+    """What the three kinds of variables share: an entry for each key, and its time to live."""
+
+    def __init__(self, variable: Variable, here: _Here) -> None:
+        self.variable = variable
+        self.entries: GroupedMap[Key, Any] = GroupedMap()  # values are (expires at in ms or 0, value)
+        self._here = here
+        self._ttl = variable.ttl_ms
+
+    def _read(self) -> Any:
+        here = self._here
+        entry = self.entries.get(here.group, here.key)
+        if entry is None or (entry[0] and entry[0] <= here.now_ms):
+            return None
+        return entry[1]
+
+    def _write(self, value: Any) -> None:
+        here = self._here
+        expires = 0 if self._ttl is None else here.now_ms + self._ttl
+        self.entries.put(here.group, here.key, (expires, value))
+
+    def exists(self) -> bool:
+        """Whether this key has state."""
+        return self._read() is not None
+
+    def clear(self) -> None:
+        """Remove this key's state."""
+        self.entries.remove(self._here.group, self._here.key)
+
+    def expire(self, group: int, now_ms: int) -> None:
+        """Remove what has outlived its time."""
+        for key in [key for key, entry in self.entries.items(group) if entry[0] and entry[0] <= now_ms]:
+            self.entries.remove(group, key)
+
+
+class ValueState(_State):
+    """As ``pyspark.sql.streaming.stateful_processor.ValueState``."""
+
+    def get(self) -> tuple[Any, ...] | None:
+        """The value, a tuple; None if there is none."""
+        found: tuple[Any, ...] | None = self._read()
+        return found
+
+    def update(self, newValue: tuple[Any, ...]) -> None:
+        """Set the value."""
+        self._write(_row(newValue, self.variable.schema))
+
+
+class ListState(_State):
+    """As ``ListState`` of Spark's."""
+
+    def get(self) -> Iterator[tuple[Any, ...]]:
+        """The items, each a tuple."""
+        return iter(self._read() or ())
+
+    def put(self, newState: list[tuple[Any, ...]]) -> None:
+        """Replace all items."""
+        self._write(tuple(_row(item, self.variable.schema) for item in newState))
+
+    def appendValue(self, newState: tuple[Any, ...]) -> None:
+        """Add an item."""
+        self._write((*(self._read() or ()), _row(newState, self.variable.schema)))
+
+    def appendList(self, newState: list[tuple[Any, ...]]) -> None:
+        """Add items."""
+        self._write((*(self._read() or ()), *(_row(item, self.variable.schema) for item in newState)))
+
+
+class MapState(_State):
+    """As ``MapState`` of Spark's; the time to live is each entry's own."""
+
+    def _all(self) -> dict[Key, tuple[int, Any]]:
+        here = self._here
+        entry = self.entries.get(here.group, here.key)
+        found: dict[Key, tuple[int, Any]] = {} if entry is None else entry[1]
+        return {k: v for k, v in found.items() if not v[0] or v[0] > here.now_ms}
+
+    def exists(self) -> bool:
+        """Whether the map has an entry."""
+        return bool(self._all())
+
+    def getValue(self, key: Key) -> tuple[Any, ...] | None:
+        """The value of a key of the map; None if there is none."""
+        here = self._here
+        entry = self.entries.get(here.group, here.key)
+        found = None if entry is None else entry[1].get(self._key(key))
+        if found is None or (found[0] and found[0] <= here.now_ms):
+            return None
+        value: tuple[Any, ...] = found[1]
+        return value
+
+    def containsKey(self, key: Key) -> bool:
+        """Whether the map has this key."""
+        return self.getValue(key) is not None
+
+    def updateValue(self, key: Key, value: tuple[Any, ...]) -> None:
+        """Set the value of a key of the map."""
+        here = self._here
+        expires = 0 if self._ttl is None else here.now_ms + self._ttl
+        # A new map: the old one may be in a snapshot
+        self.entries.put(
+            here.group, here.key, (0, {**self._all(), self._key(key): (expires, _row(value, self.variable.schema))})
+        )
+
+    def iterator(self) -> Iterator[tuple[Key, tuple[Any, ...]]]:
+        """Pairs of a key of the map and its value."""
+        return iter([(key, value) for key, (_, value) in self._all().items()])
+
+    def keys(self) -> Iterator[Key]:
+        """The keys of the map."""
+        return iter(list(self._all()))
+
+    def values(self) -> Iterator[tuple[Any, ...]]:
+        """The values of the map."""
+        return iter([value for _, value in self._all().values()])
+
+    def removeKey(self, key: Key) -> None:
+        """Remove a key of the map."""
+        left = self._all()
+        if left.pop(self._key(key), None) is None:
+            return
+        if left:
+            self.entries.put(self._here.group, self._here.key, (0, left))
+        else:
+            self.clear()
+
+    def _key(self, key: Any) -> Key:
+        assert self.variable.keys is not None
+        return _row(key, self.variable.keys)
+
+    def expire(self, group: int, now_ms: int) -> None:
+        """Remove what has outlived its time."""
+        for key, (_, held) in list(self.entries.items(group)):
+            left = {k: v for k, v in held.items() if not v[0] or v[0] > now_ms}
+            if not left:
+                self.entries.remove(group, key)
+            elif len(left) < len(held):
+                self.entries.put(group, key, (0, left))
+
+
+def _row(value: Any, schema: StructType) -> tuple[Any, ...]:
+    """A value of a variable: a tuple with a value for each field, as Spark wants it."""
+    if not isinstance(value, tuple):
+        value = tuple(value) if isinstance(value, list) else (value,)
+    if len(value) != len(schema.fields):
+        raise ConfigError(f"a state value has {len(value)} fields, its schema {len(schema.fields)}: {schema.names}")
+    return tuple(_plain(each) for each in value)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's and pandas' scalars as Python's own, which state files and later calls have."""
+    item = getattr(value, "item", None)
+    return item() if item is not None and getattr(value, "ndim", 1) == 0 else value
+
+
+class Handle:
+    """As ``StatefulProcessorHandle`` of Spark's."""
+
+    def __init__(self, here: _Here, timers: Timers, has_timers: bool) -> None:
+        self.states: dict[str, _State] = {}
+        self._here = here
+        self._timers = timers
+        self._has_timers = has_timers
+
+    def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ValueState:
+        """A variable with one value for each key."""
+        return self._made(ValueState, Variable(stateName, VALUE, _struct(schema), None, ttlDurationMs))
+
+    def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ListState:
+        """A variable with a list for each key."""
+        return self._made(ListState, Variable(stateName, LIST, _struct(schema), None, ttlDurationMs))
+
+    def getMapState(
+        self,
+        stateName: str,
+        userKeySchema: Any,
+        valueSchema: Any,
+        ttlDurationMs: int | None = None,
+    ) -> MapState:
+        """A variable with a map for each key."""
+        variable = Variable(stateName, MAP, _struct(valueSchema), _struct(userKeySchema), ttlDurationMs)
+        return self._made(MapState, variable)
+
+    def _made(self, kind: Callable[[Variable, _Here], Any], variable: Variable) -> Any:
+        if variable.name in self.states:
+            raise ConfigError(f"init asks twice for a state named {variable.name!r}")
+        if variable.name.startswith("__"):
+            raise ConfigError(f"a state is named {variable.name!r}: names that begin with __ are fastbuf's own")
+        self.states[variable.name] = kind(variable, self._here)
+        return self.states[variable.name]
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        """Have ``handleExpiredTimer`` called for this key at that time."""
+        if not self._has_timers:
+            raise ConfigError("a timer is set and time_mode is 'none': give transform_with_state a time_mode")
+        self._timers.add(self._here.group, self._here.key, int(expiryTimestampMs))
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:
+        """Take a timer back."""
+        self._timers.remove(self._here.group, self._here.key, int(expiryTimestampMs))
+
+    def listTimers(self) -> Iterator[int]:
+        """The times of this key's timers."""
+        return iter(self._timers.of(self._here.group, self._here.key))
+
+    def deleteIfExists(self, stateName: str) -> None:
+        """Forget a variable of an earlier version of the processor: what it held is not written again."""
+        self.states.pop(stateName, None)
+
+
+def _struct(schema: Any) -> StructType:
+    from fastbuf_spark.schema import struct_type
+
+    return struct_type(schema)
+
+
+@dataclass(frozen=True)
+class StatefulSpec:
+    """What the operator is made of.
+
+    Attributes
+    ----------
+    processor
+        A ``StatefulProcessor``.
+    keys
+        Names of the key columns.
+    given
+        Arrow schema of its input.
+    rules
+        Spark's conversions, and the form of what it gives.
+    time_mode
+        One of ``TIME_MODES``.
+    arrow
+        Whether it takes and gives tables of Arrow's, and no frames.
+    """
+
+    processor: Any
+    keys: tuple[str, ...]
+    given: pa.Schema
+    rules: PandasRules
+    time_mode: str
+    arrow: bool = False
+
+    def __call__(self) -> StatefulOperator:
+        return StatefulOperator(self)
+
+
+class StatefulOperator:
+    """Calls a processor for each key of each batch: see :class:`~fastbuf_spark.streams.operators.KeyedOperator`."""
+
+    def __init__(self, spec: StatefulSpec) -> None:
+        self._spec = spec
+        self._here = _Here()
+        self._timers = Timers()
+        self._handle = Handle(self._here, self._timers, spec.time_mode != "none")
+        self._results = Results(spec.rules, spec.processor.handleInputRows)
+        self._groups: KeyGroups | None = None
+        self._swept = time.monotonic()
+        self._sweeping: list[int] = []
+
+    def open(self, key_groups: int) -> None:
+        self._groups = KeyGroups(self._spec.keys, key_groups)
+        self._spec.processor.init(self._handle)
+
+    def rows(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        import numpy as np
+
+        from fastbuf_spark.worker.order import codes, sorting, starts
+
+        assert self._groups is not None
+        here, processor = self._here, self._spec.processor
+        here.now_ms = time.time_ns() // 1_000_000
+        times = self._times()
+        columns = [batch.column(name) for name in self._spec.keys]
+        found, bound = codes(columns, batch.num_rows)
+        order = sorting(found, bound)
+        groups = self._groups.of(batch)
+        if order is not None:
+            import pyarrow as pa
+
+            batch = batch.take(pa.array(order))
+            found, groups = found[order], groups[order]
+        first = np.asarray(starts(found))
+        ends = [*first[1:].tolist(), batch.num_rows]
+        keys = list(
+            zip(*(batch.column(name).take(_indices(first)).to_pylist() for name in self._spec.keys), strict=True)
+        )
+        whole = batch if self._spec.arrow else self._frame(batch)
+        for begin, end, key, group in zip(first.tolist(), ends, keys, groups[first].tolist(), strict=True):
+            here.group, here.key = group, key
+            made = processor.handleInputRows(key, iter((self._part(whole, begin, end),)), times)
+            yield from self._given(made)
+        yield from self._rest()
+
+    def _part(self, whole: Any, begin: int, end: int) -> Any:
+        if self._spec.arrow:
+            return whole.slice(begin, end - begin)
+        part = whole.iloc[begin:end]
+        part.index = type(whole.index)(end - begin)
+        return part
+
+    def _frame(self, batch: pa.RecordBatch) -> Any:
+        import pyarrow as pa
+
+        return Frames(self._spec.rules).converted(pa.Table.from_batches([batch]))
+
+    def _given(self, made: Any) -> Iterator[pa.RecordBatch]:
+        if made is None:
+            return
+        if self._spec.arrow:
+            for batch in made:
+                yield from self._conformed(batch)
+            return
+        for frame in made:
+            for table in self._results.add(frame):
+                yield from table.to_batches()
+
+    def _conformed(self, given: Any) -> Iterator[pa.RecordBatch]:
+        whose = about(self._spec.processor.handleInputRows)
+        for batch in given.to_batches() if hasattr(given, "to_batches") else (given,):
+            yield conform(batch, self._spec.rules.schema, whose)
+
+    def _rest(self) -> Iterator[pa.RecordBatch]:
+        if not self._spec.arrow:
+            for table in self._results.rest():
+                yield from table.to_batches()
+
+    def _times(self) -> Any:
+        from pyspark.sql.streaming.stateful_processor import TimerValues
+
+        return TimerValues(self._here.now_ms, self._here.watermark_ms)
+
+    def _fire(self, now_ms: int) -> Iterator[pa.RecordBatch]:
+        from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo
+
+        here, times = self._here, self._times()
+        for group, key, at in self._timers.due(now_ms):
+            here.group, here.key = group, key
+            yield from self._given(self._spec.processor.handleExpiredTimer(key, times, ExpiredTimerInfo(at)))
+        yield from self._rest()
+
+    def watermark(self, time_ms: int) -> Iterable[pa.RecordBatch]:
+        self._here.watermark_ms = max(self._here.watermark_ms, time_ms)
+        self._here.now_ms = time.time_ns() // 1_000_000
+        return self._fire(time_ms) if self._spec.time_mode == "event_time" else ()
+
+    def processing_time(self, now_ms: int) -> Iterable[pa.RecordBatch]:
+        self._here.now_ms = now_ms
+        self._sweep(now_ms)
+        return self._fire(now_ms) if self._spec.time_mode == "processing_time" else ()
+
+    def _sweep(self, now_ms: int) -> None:
+        """Remove what has outlived its time, a key group at each call."""
+        states = [state for state in self._handle.states.values() if state.variable.ttl_ms is not None]
+        if not states:
+            return
+        if not self._sweeping:
+            self._sweeping = sorted({group for state in states for group in state.entries.groups})
+        if self._sweeping:
+            group = self._sweeping.pop()
+            for state in states:
+                state.expire(group, now_ms)
+
+    def end(self) -> Iterable[pa.RecordBatch]:
+        return ()
+
+    def freeze(self, more: frozenset[int]) -> Mapping[int, Callable[[], bytes]]:
+        frozen: dict[int, list[tuple[Variable | None, Mapping[Any, Any]]]] = {}
+        told: list[tuple[Variable | None, GroupedMap[Any, Any]]] = [
+            (state.variable, state.entries) for state in self._handle.states.values()
+        ]
+        told.append((None, self._timers.state))
+        changed = frozenset().union(more, *(entries.changed for _, entries in told))
+        for variable, entries in told:
+            for group, held in entries.freeze(changed).items():
+                frozen.setdefault(group, []).append((variable, held))
+        keys = [self._spec.given.field(name) for name in self._spec.keys]
+        return {group: _encoder(keys, parts) for group, parts in frozen.items()}
+
+    def thaw(self) -> None:
+        for state in self._handle.states.values():
+            state.entries.thaw()
+        self._timers.state.thaw()
+
+    def restore(self, group: int, data: bytes) -> None:
+        keys = [self._spec.given.field(name) for name in self._spec.keys]
+        for name, entries in decode_state(data, keys, {n: s.variable for n, s in self._handle.states.items()}):
+            if name == TIMERS:
+                self._timers.restore(group, entries)
+            else:
+                self._handle.states[name].entries.restore(group, entries)
+
+    def figures(self) -> dict[str, Any]:
+        return {"state_keys": max((len(s.entries) for s in self._handle.states.values()), default=0)}
+
+    def close(self) -> None:
+        self._spec.processor.close()
+
+
+def _encoder(keys: Any, parts: list[tuple[Variable | None, Mapping[Any, Any]]]) -> Callable[[], bytes]:
+    return lambda: encode_state(keys, [(v, held) for v, held in parts if held])
+
+
+def _indices(first: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.array(first)

@@ -1,0 +1,508 @@
+"""Streams as users write them: verbs of pipelines over sources that do not end.  Each gives a new one; nothing runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.checkpoint.key_groups import DEFAULT_KEY_GROUPS
+
+from fastbuf.checkpoint.store import CheckpointStore
+from fastbuf.errors import ConfigError
+from fastbuf_spark.api.functions import pandas_rules
+from fastbuf_spark.conf import ShuffleConf, parse_seconds
+from fastbuf_spark.driver.checks import check_conf, check_function, is_connect, partition_count, slots_of
+from fastbuf_spark.results import iterables
+from fastbuf_spark.schema import arrow_schema, large_types, not_carried, session_zone, struct_type
+from fastbuf_spark.shipping import AsItIs
+from fastbuf_spark.streams.query import CheckpointConf, StreamingQuery, check_slots
+from fastbuf_spark.streams.sink import Sink
+from fastbuf_spark.streams.source import StreamSource, UserSource
+from fastbuf_spark.streams.spec import StreamSpec, StreamStage
+from fastbuf_spark.worker.chains import Chain, Link
+from fastbuf_spark.worker.steps import Filter, PandasMap
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+LATENCY_S = 0.005  #: buffer timeout of a stream, unless settings are given
+GUARANTEES = ("exactly_once", "at_least_once")
+OUTPUT_MODES = ("append", "update", "complete")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Draft:
+    """A stage while a stream is written."""
+
+    label: str
+    tasks: int | None
+    schema: StructType  # of what it gives so far
+    given: StructType
+    source: StreamSource | None = None
+    operator: Any = None
+    links: tuple[Link, ...] = ()
+    functions: tuple[Any, ...] = ()
+    words: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+
+
+class Stream:
+    """A chain of stages over a source that need not end, made by :func:`stream_files` and its like.
+
+    Functions are called once for each *epoch*, from one checkpoint's barrier to the next: their input ends there, and
+    their output is drained.  What a function has to remember longer is state
+    (:meth:`StreamGroups.transform_with_state`); what is expensive to make is kept by an object with ``open()`` and
+    ``close()``, which is called with the iterator.
+    """
+
+    def __init__(self, spark: Any, drafts: tuple[_Draft, ...], conf: ShuffleConf | None = None) -> None:
+        self._spark = spark
+        self._drafts = drafts
+        self._conf = conf
+
+    # ---- verbs
+
+    def map_in_arrow(self, func: BatchFunction, schema: StructType | str) -> Stream:
+        """Call a function over an iterator of record batches, once for each epoch.
+
+        Parameters
+        ----------
+        func
+            Takes and returns an iterator of ``pyarrow.RecordBatch``; rows leave as it gives them.
+        schema
+            Output schema of ``func``: a StructType or DDL text.
+        """
+        check_function("func", func)
+        return self._mapped(self._as_it_is(func), struct_type(schema), func)
+
+    def map_in_pandas(
+        self, func: Callable[[Iterator[pd.DataFrame]], Iterable[pd.DataFrame]], schema: StructType | str
+    ) -> Stream:
+        """Call a function over an iterator of pandas frames, once for each epoch; see :meth:`map_in_arrow`."""
+        check_function("func", func, "takes an iterator of pandas.DataFrame and returns one")
+        result = struct_type(schema)
+        rules = pandas_rules(self._spark, result, self._arrow(result))
+        return self._mapped(PandasMap(self._as_it_is(func), rules, at_once=True), result, func)
+
+    def filter(self, expression: Any) -> Stream:
+        """Keep the rows for which a ``pyarrow.compute`` expression is true."""
+        from fastbuf_spark.driver.sources import check_filter
+
+        check_filter(expression, self._arrow(self.schema))
+        return self._mapped(Filter(expression), self.schema, None, "filter")
+
+    def shuffle(self, *keys: str, partitions: int | None = None) -> Stream:
+        """Send the rows to the tasks of another stage by keys: equal keys to one task, in the order of their source."""
+        if not keys:
+            raise ConfigError("shuffle has no keys: name a column, or use rebalance() to distribute rows in turn")
+        return self._exchange(f"shuffle by {', '.join(keys)}", self._keys(keys), partitions)
+
+    def rebalance(self, partitions: int | None = None) -> Stream:
+        """Distribute the rows over the tasks of another stage, batch by batch in turn."""
+        return self._exchange("rebalance", (), partitions)
+
+    def group_by(self, *keys: str, partitions: int | None = None) -> StreamGroups:
+        """Group the rows by key columns, for state that each key has."""
+        if not keys:
+            raise ConfigError("group_by has no keys: name a column")
+        return StreamGroups(self, self._keys(keys), partitions)
+
+    def write_stream(
+        self,
+        sink: Sink,
+        checkpoint: str,
+        every: float | str = "10 seconds",
+        *,
+        output_mode: str = "append",
+        guarantee: str = "exactly_once",
+        name: str | None = None,
+        timeout: float | str = "10 minutes",
+        min_pause: float | str = 0.0,
+        tolerated_failures: int = 3,
+        discover_every: float | str = "1 second",
+        key_groups: int = DEFAULT_KEY_GROUPS,
+        restore_from: str | None = None,
+    ) -> StreamingQuery:
+        """Start the stream; its tasks hold a slot each until it ends.
+
+        Parameters
+        ----------
+        sink
+            What ``to_parquet``, ``to_postgres``, ``to_kafka``, ``to_function``, ``to_memory`` give, or a sink of your
+            own (:class:`fastbuf_spark.streams.sink.Sink`).
+        checkpoint
+            A directory that driver and all tasks see.  If it has checkpoints, the stream goes on from the newest.
+        every
+            Interval of checkpoints: seconds, or text with a unit.  With ``exactly_once`` rows are seen when their
+            checkpoint is complete.
+        output_mode
+            "append", "update" or "complete".
+        guarantee
+            "exactly_once", or "at_least_once": rows are seen at once, and after a failure some again.
+        name
+            For logs and pages.
+        timeout, min_pause, tolerated_failures
+            A checkpoint that takes longer is given up; least seconds from one to the next; failures in a row before the
+            run is started again.
+        discover_every
+            How often the source looks for new splits.
+        key_groups
+            Most tasks that a stage with state may ever have; fixed by the first start.
+        restore_from
+            A savepoint to begin from, if there is no checkpoint yet.
+
+        Returns
+        -------
+        StreamingQuery
+
+        Raises
+        ------
+        ConfigError
+            Too few slots, a sink that cannot do what is asked, a source that cannot be read again.
+        CheckpointInUse
+            Another driver runs the stream of these checkpoints.
+        """
+        if guarantee not in GUARANTEES:
+            raise ConfigError(f"guarantee is {guarantee!r}: it must be one of {', '.join(GUARANTEES)}")
+        if output_mode not in OUTPUT_MODES:
+            raise ConfigError(f"output_mode is {output_mode!r}: it must be one of {', '.join(OUTPUT_MODES)}")
+        if output_mode not in sink.output_modes:
+            raise ConfigError(f"{sink.name} cannot do output_mode={output_mode!r}: it takes {sink.output_modes}")
+        source = self._drafts[0].source
+        assert source is not None
+        if guarantee == "exactly_once" and not source.replayable:
+            raise ConfigError(
+                f"the source {source.name} cannot be read again, so exactly once cannot be: use "
+                "guarantee='at_least_once', or a source that keeps its rows"
+            )
+        sc = self._spark.sparkContext
+        stages = self._stages(sink)
+        checkpoints = CheckpointConf(
+            _seconds("every", every), _seconds("timeout", timeout), _seconds("min_pause", min_pause), tolerated_failures
+        )
+        sink.check(stages[-1].gives, guarantee == "exactly_once")
+        from fastbuf_spark.driver.exchanges import server_of
+
+        conf = self._settings()
+        server = server_of(sc, conf)
+        store = CheckpointStore(checkpoint, key_groups)
+        spec = StreamSpec(
+            "",
+            name or f"{source.name} to {sink.name}",
+            stages,
+            conf,
+            server.address,
+            0,
+            store.job,
+            store.state_folder,
+            store.rows_folder("sink"),
+            store.key_groups,
+            guarantee == "exactly_once",
+        )
+        check_slots(sc, spec)
+        for stage in stages:
+            if stage.operator is not None and stage.tasks > store.key_groups:
+                raise ConfigError(
+                    f"stage {stage.name!r} has {stage.tasks} tasks and the checkpoints have {store.key_groups} key "
+                    "groups: give it fewer partitions, or begin anew with more key_groups"
+                )
+        store.lock()
+        try:
+            if restore_from is not None:
+                store.begin_from(restore_from)
+            self._check_restorable(store, stages)
+            return StreamingQuery(
+                sc, server, spec, store, checkpoints, max(0.05, _seconds("discover_every", discover_every))
+            )
+        except BaseException:
+            store.unlock()
+            raise
+
+    def explain(self) -> None:
+        """Print the plan: stages, their tasks and functions, slots."""
+        print(self._text())
+
+    @property
+    def schema(self) -> StructType:
+        """Schema of the rows."""
+        return self._drafts[-1].schema
+
+    def __repr__(self) -> str:
+        source = self._drafts[0].source
+        return f"Stream({source.name if source else ''}, {len(self._drafts)} stages)"
+
+    # ---- making
+
+    @staticmethod
+    def _check_restorable(store: CheckpointStore, stages: tuple[StreamStage, ...]) -> None:
+        """State of an operator that the stream does not have any more is never dropped in silence."""
+        restored = store.latest(verify=False)
+        if restored is None:
+            return
+        names = {stage.name for stage in stages if stage.operator is not None}
+        lost = [name for name, held in restored["operators"].items() if held["pieces"] and name not in names]
+        if lost:
+            raise ConfigError(
+                f"the checkpoints have state of {lost}, and the stream's stages with state are {sorted(names)}: give "
+                "them their old names (name= of the verb), or begin with another directory"
+            )
+
+    def _arrow(self, schema: StructType) -> pa.Schema:
+        return arrow_schema(schema, session_zone(self._spark), large_types(self._spark))
+
+    def _as_it_is(self, func: Any) -> Any:
+        return AsItIs(self._spark.sparkContext, func)
+
+    def _keys(self, keys: tuple[Any, ...]) -> tuple[str, ...]:
+        from fastbuf_spark.driver.keys import unhashable
+
+        for key in keys:
+            if not isinstance(key, str) or key not in self.schema.names:
+                raise ConfigError(f"key {key!r:.80} is no column of {self.schema.names}")
+            if why := unhashable(self.schema[key].dataType):
+                raise ConfigError(f"column {key!r} cannot be a key: {why}")
+        return tuple(keys)
+
+    def _mapped(self, func: Any, schema: StructType, users: Any, words: str = "") -> Stream:
+        last = self._drafts[-1]
+        link = Link(func, self._arrow(schema), users is not None, iterables(self._spark) if users else Iterable)
+        made = dataclasses.replace(
+            last,
+            schema=schema,
+            links=(*last.links, link),
+            functions=(*last.functions, func) if users is not None else last.functions,
+            words=(*last.words, words or getattr(users, "__name__", type(users).__name__)),
+        )
+        return Stream(self._spark, (*self._drafts[:-1], made), self._conf)
+
+    def _exchange(self, label: str, keys: tuple[str, ...], partitions: int | None, operator: Any = None) -> Stream:
+        if why := not_carried(self.schema, self._arrow(self.schema)):
+            raise ConfigError(f"the rows cannot be sent: {why}")
+        count = None if partitions is None else partition_count(partitions, "partitions")
+        last = dataclasses.replace(self._drafts[-1], keys=keys)
+        behind = _Draft(label, count, self.schema, self.schema, operator=operator)
+        return Stream(self._spark, (*self._drafts[:-1], last, behind), self._conf)
+
+    def _settings(self) -> ShuffleConf:
+        conf = ShuffleConf.of(self._spark, self._conf)
+        if self._conf is None and self._spark.conf.get("spark.fastbuf.bufferTimeout", "") == "":
+            conf = dataclasses.replace(conf, buffer_timeout=LATENCY_S)
+        return conf
+
+    def _tasks(self) -> list[int]:
+        """Tasks of each stage: as asked for, the others share the slots that are left."""
+        slots = slots_of(self._spark.sparkContext) or len(self._drafts)
+        asked = [draft.tasks for draft in self._drafts]
+        left = slots - sum(filter(None, asked))
+        share = max(1, left // max(1, asked.count(None)))
+        return [share if count is None else count for count in asked]
+
+    def _stages(self, sink: Sink) -> tuple[StreamStage, ...]:
+        made, counts = [], self._tasks()
+        names: dict[str, int] = {}
+        for number, (draft, tasks) in enumerate(zip(self._drafts, counts, strict=True)):
+            names[draft.label] = names.get(draft.label, 0) + 1
+            name = draft.label if names[draft.label] == 1 else f"{draft.label} ({names[draft.label]})"
+            made.append(
+                StreamStage(
+                    name,
+                    tasks,
+                    self._arrow(draft.given),
+                    self._arrow(draft.schema),
+                    draft.source,
+                    draft.operator,
+                    Chain(draft.links),
+                    draft.functions,
+                    draft.keys,
+                    sink if number == len(counts) - 1 else None,
+                )
+            )
+        return tuple(made)
+
+    def _text(self) -> str:
+        counts = self._tasks()
+        lines = []
+        for number, (draft, tasks) in enumerate(zip(self._drafts, counts, strict=True), 1):
+            words = " -> ".join([draft.label, *draft.words])
+            lines.append(f"stage {number}  {tasks} {'task' if tasks == 1 else 'tasks'}, each holds a slot: {words}")
+        slots = slots_of(self._spark.sparkContext)
+        lines.append(f"slots   {sum(counts)} of {slots}, held for as long as the query runs")
+        conf = self._settings()
+        lines.append(
+            f"memory  {conf.memory_bytes / (1 << 20):g} MiB of segments for a task, besides state and functions"
+        )
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamGroups:
+    """Rows of a stream by key, made by :meth:`Stream.group_by`."""
+
+    _before: Stream
+    _keys: tuple[str, ...]
+    _partitions: int | None
+
+    def transform_with_state(
+        self,
+        processor: Any,
+        schema: StructType | str,
+        output_mode: str = "update",
+        time_mode: str = "none",
+        *,
+        name: str | None = None,
+        arrow: bool = False,
+    ) -> Stream:
+        """Call a ``StatefulProcessor`` of Spark's for the rows of each key, as ``transformWithStateInPandas`` does.
+
+        Parameters
+        ----------
+        processor
+            An instance of ``pyspark.sql.streaming.StatefulProcessor``.
+        schema
+            Schema of what it gives.
+        output_mode
+            For a job that is moved from Spark; here what the processor gives is written as it is.
+        time_mode
+            "none", "processing_time" or "event_time": what its timers go by.
+        name
+            Of its state in checkpoints: keep it for as long as the state shall be found.
+        arrow
+            Whether ``handleInputRows`` takes and gives record batches, and no frames.
+        """
+        from fastbuf_spark.streams.stateful import TIME_MODES, StatefulSpec
+
+        for method in ("init", "handleInputRows", "handleExpiredTimer", "close"):
+            if not callable(getattr(processor, method, None)):
+                raise ConfigError(f"processor needs a method {method}(), as Spark's StatefulProcessor has")
+        mode = {"processingtime": "processing_time", "eventtime": "event_time"}.get(
+            time_mode.lower(), time_mode.lower()
+        )
+        if mode not in TIME_MODES:
+            raise ConfigError(f"time_mode is {time_mode!r}: it must be one of {', '.join(TIME_MODES)}")
+        result, spark = struct_type(schema), self._before._spark
+        rules = pandas_rules(spark, result, self._before._arrow(result))
+        sent = self._before._as_it_is(processor)
+        given = self._before._arrow(self._before.schema)
+        label = name or f"{type(processor).__name__} by {', '.join(self._keys)}"
+        made = self._before._exchange(
+            label, self._keys, self._partitions, StatefulSpec(sent, self._keys, given, rules, mode, arrow)
+        )
+        last = dataclasses.replace(made._drafts[-1], schema=result)
+        return Stream(spark, (*made._drafts[:-1], last), made._conf)
+
+
+def _seconds(name: str, value: float | str) -> float:
+    if isinstance(value, str):
+        return parse_seconds(name, value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise ConfigError(f"{name} is {value!r}: give seconds, or text with a unit, as in '10 seconds'")
+    return float(value)
+
+
+def _first(spark: Any, source: StreamSource, tasks: int | None, conf: ShuffleConf | None) -> Stream:
+    check_conf(conf)
+    if is_connect(spark):
+        raise ConfigError("streams need a SparkContext, which Spark Connect has not: run the driver on the cluster")
+    count = None if tasks is None else partition_count(tasks, "tasks")
+    return Stream(spark, (_Draft("source", count, source.schema, source.schema, source, words=(source.name,)),), conf)
+
+
+def stream_files(
+    spark: Any,
+    path: str,
+    format: str = "parquet",
+    schema: StructType | str | None = None,
+    *,
+    bounded: bool = False,
+    max_file_age: float | str = "7 days",
+    tasks: int | None = None,
+    conf: ShuffleConf | None = None,
+    **options: Any,
+) -> Stream:
+    """A stream of the rows of files that appear in a directory, in the order of their times.
+
+    Parameters
+    ----------
+    path
+        A directory that all hosts see.  Files must appear whole: write elsewhere and rename, as Spark and fastbuf do.
+    format
+        "parquet", "csv", "json" or "ipc".
+    schema
+        A StructType or DDL text.
+    bounded
+        Whether to end behind the files that are there now.
+    max_file_age
+        Files older than the newest one by more than this are not looked for, and forgotten.
+    tasks
+        Tasks that read; each file is read by one.
+    **options
+        As for :func:`fastbuf_spark.read_csv` and its like.
+    """
+    from fastbuf_spark.streams.files import files_source
+
+    if schema is None:
+        raise ConfigError("stream_files needs schema=: files that come later must have one that is known now")
+    age = _seconds("max_file_age", max_file_age)
+    return _first(spark, files_source(spark, path, format, schema, bounded, age, options), tasks, conf)
+
+
+def stream_rate(
+    spark: Any,
+    rows_per_second: float,
+    *,
+    splits: int = 1,
+    rows: int | None = None,
+    tasks: int | None = None,
+    conf: ShuffleConf | None = None,
+) -> Stream:
+    """Numbered rows, ``timestamp`` and ``value``, for trying a stream out.
+
+    Parameters
+    ----------
+    rows_per_second
+        0: as fast as they go.
+    splits
+        Row k of split i has the value ``k * splits + i``.
+    rows
+        Values end below this; None: never.
+    tasks
+        Tasks that make them.
+    """
+    from fastbuf_spark.streams.rate import RateSource
+
+    source = RateSource(float(rows_per_second), partition_count(splits, "splits"), rows)
+    return _first(spark, source, tasks, conf)
+
+
+def stream(
+    spark: Any,
+    source: Any,
+    schema: StructType | str | None = None,
+    *,
+    tasks: int | None = None,
+    conf: ShuffleConf | None = None,
+) -> Stream:
+    """A stream of a source of your own.
+
+    Parameters
+    ----------
+    source
+        An object with ``splits()``, which gives names of splits or a mapping of names to first offsets, and
+        ``read(split, offset)``, which yields pairs of a record batch (None: nothing is there now) and the offset behind
+        it, any value that JSON can say.  ``replayable`` (True) says whether a split can be read again from an offset,
+        ``bounded`` (False) whether its first splits are all and each ends.  Or a
+        :class:`fastbuf_spark.streams.source.StreamSource`.
+    schema
+        Of the batches; default: ``source.schema``.
+    """
+    if hasattr(source, "reader"):
+        return _first(spark, source, tasks, conf)
+    given = getattr(source, "schema", None) if schema is None else schema
+    if given is None:
+        raise ConfigError("stream needs schema=, or a source that has one")
+    return _first(spark, UserSource(source, struct_type(given)), tasks, conf)

@@ -1,0 +1,426 @@
+"""A task of a stream: one thread that reads rows and barriers, calls functions, and takes snapshots.
+
+A task works in *epochs*, from one barrier to the next.  In each the functions of its chain are called once: their input
+ends at the barrier, and their output is drained before the barrier goes on, so no row is hidden in a generator.  At the
+barrier, in this order: the sink prepares, the barrier goes out, the state is frozen, channels are read again; state is
+written and acknowledged by a second thread (Flink's ``SubtaskCheckpointCoordinatorImpl``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.checkpoint.alignment import Alignment, Step
+
+from fastbuf.errors import ExchangeAborted, ExchangeError, StallTimeout
+from fastbuf.exchange.events import Barrier, CancelCheckpoint, EndOfData, Event, Watermark, WatermarkStatus
+from fastbuf.monitor.figures import MOST_BYTES, bounded
+from fastbuf_spark.protocol import Abort, FromDriver, Stop
+from fastbuf_spark.spec import not_reached, plain
+from fastbuf_spark.streams import messages
+from fastbuf_spark.streams.commits import Commits
+from fastbuf_spark.streams.event_times import GateTime, SourceTime
+from fastbuf_spark.streams.fail_points import reach
+from fastbuf_spark.streams.operators import ByKeyGroup
+from fastbuf_spark.streams.sink import SinkContext
+from fastbuf_spark.streams.snapshots import Snapshots
+from fastbuf_spark.streams.source import Split
+from fastbuf_spark.wire import data_secret
+from fastbuf_spark.worker.control import REASON_WAIT_S, words
+from fastbuf_spark.worker.memory import environment
+from fastbuf_spark.worker.task_input import InputLost, TaskInput
+from fastbuf_spark.worker.watch import EVERY_S, Regularly
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fastbuf_spark.streams.spec import StreamSpec
+    from fastbuf_spark.worker.control import Control
+
+IDLE_S = 0.02  #: a task without rows looks at its control connection this often
+TICK_S = 0.1  #: an operator is asked this often what is due by the clock
+START_S = 120.0  #: tasks of a run join within this time, or the run is given up
+
+
+def run_task(spec: StreamSpec, number: int) -> None:
+    """The whole of a task, in a Spark worker."""
+    task_input = TaskInput.of_task()
+    with spec.connect() as control:
+        control.watch = task_input.look
+        try:
+            with environment(spec.conf) as env:
+                StreamTask(spec, number, control, task_input, env).run()
+        except InputLost:
+            raise  # Spark ends it, and the driver knows why
+        except BaseException as error:
+            if isinstance(error, ExchangeError | StallTimeout):
+                verdict = control.verdict(REASON_WAIT_S)  # a broken channel is rarely the cause
+                if isinstance(verdict, Stop):
+                    return
+                if isinstance(verdict, Abort):
+                    raise ExchangeAborted(verdict.reason) from None
+            control.abort(words(error))
+            raise
+
+
+class _Over(Exception):
+    """The run has ended: nobody needs more of this task."""
+
+
+class StreamTask:
+    """See the module's docstring."""
+
+    def __init__(self, spec: StreamSpec, number: int, control: Control, task_input: TaskInput, env: Any) -> None:
+        self.spec = spec
+        self.number = number
+        self.place, self.subtask = spec.place(number)
+        self.stage = spec.stages[self.place]
+        self._control = control
+        self._task_input = task_input
+        self._env = env
+        self._gate: Any = None
+        self._reader: Any = None
+        self._writer: Any = None
+        self._sink: Any = None
+        self._commits: Commits | None = None
+        self._operator = None if self.stage.operator is None else self.stage.operator()
+        self._snapshots = Snapshots(spec, number, control, self._operator)
+        self._time: Any = None
+        channels = range(0 if self.stage.source else spec.stages[self.place - 1].tasks)
+        self._alignment = Alignment(channels, spec.exactly_once)
+        self._ended_channels: set[int] = set()
+        self._offsets: dict[str, Any] = {}
+        self._told_offsets: dict[int, dict[str, Any]] = {}  # by checkpoint
+        self._ended_splits: list[str] = []
+        self._barrier: Barrier | None = None  # of the checkpoint that is due at the end of this epoch
+        self._is_final = False
+        self._step = Step()
+        self._cancelled: list[int] = []
+        self._no_more_splits = self._draining = False
+        self._data_ended = self._end_told = False  # all rows are read; and those behind were told
+        self._finished = False  # the last checkpoint is complete
+        self._ticked = 0.0
+        self._rows = {"in": 0, "out": 0}
+        self._waits: dict[str, float] = {}
+
+    # ---- begin and end
+
+    def run(self) -> None:
+        """Join, restore, work until the run is over."""
+        with contextlib.ExitStack() as stack:
+            start = self._join(stack)
+            began = time.monotonic()
+            self._restore(start, stack)
+            self._connect(start, stack)
+            self._control.send(messages.TaskRunning(time.monotonic() - began))
+            for function in self.stage.opened:
+                if hasattr(function, "open"):
+                    function.open()
+                if hasattr(function, "close"):
+                    stack.callback(function.close)
+            with Regularly(lambda due: self._tell(), EVERY_S, EVERY_S), contextlib.suppress(_Over):
+                self._work()
+            if self._writer is not None:
+                self._writer.close()
+            self._tell()
+
+    def _join(self, stack: contextlib.ExitStack) -> messages.TaskStart:
+        import fastbuf as fb
+
+        spec, host, port, gate = self.spec, "", 0, 0
+        if self.stage.source is None:
+            config = spec.conf.exchange()
+            secret = data_secret(spec.secret, spec.generation)
+            host = self._control.local_host
+            host, port = self._env.listen(host, (spec.conf.port_min, spec.conf.port_max))
+            self._gate = self._env.create_input_gate(
+                fb.ColumnarSerializer(self.stage.given, checksum=spec.conf.checksum),
+                channels=spec.stages[self.place - 1].tasks,
+                epoch=spec.generation,
+                secret=secret,
+                config=config,
+            )
+            gate = self._gate.gate_id
+        join = messages.TaskJoin(self.number, spec.generation, host, port, gate)
+        return self._control.ask(join, START_S)
+
+    def _restore(self, start: messages.TaskStart, stack: contextlib.ExitStack) -> None:
+        stage, spec = self.stage, self.spec
+        self._snapshots.restore(start.pieces.get(stage.name, {}))
+        stack.callback(self._snapshots.close)
+        if stage.source is not None:
+            self._time = SourceTime(stage.time, start.times)
+            self._reader = stage.source.reader(stage.given)
+            stack.callback(self._reader.close)
+            self._assign(start.splits)
+        else:
+            self._time = GateTime(spec.stages[self.place - 1].tasks, start.times)
+        if self._operator is not None:
+            stack.callback(self._operator.close)
+        if stage.sink is not None:
+            context = SinkContext(
+                spec.job, self.subtask, spec.generation, stage.gives, spec.rows_folder, spec.exactly_once
+            )
+            self._sink = stage.sink.writer(context)
+            if hasattr(self._sink, "collect"):
+                self._sink.collect = lambda name, rows: self._control.send(messages.Collected(name, rows))
+            stack.callback(self._sink.close)
+            self._commits = Commits(self._sink, self._control)
+            stack.callback(self._commits.close)
+            for checkpoint, committables in start.rows:
+                self._commits.prepared(checkpoint, committables)
+                self._commits.complete(checkpoint)
+            self._commits.wait()  # before any row, as Flink does
+
+    def _connect(self, start: messages.TaskStart, stack: contextlib.ExitStack) -> None:
+        import fastbuf as fb
+
+        if not start.targets:
+            return
+        spec, stage = self.spec, self.stage
+        selector = fb.round_robin(start=self.subtask)
+        if stage.keys:
+            selector = fb.custom(ByKeyGroup(stage.keys, spec.key_groups, len(start.targets)))
+        try:
+            self._writer = self._env.create_result_partition(
+                fb.ColumnarSerializer(stage.gives, checksum=spec.conf.checksum),
+                list(start.targets),
+                channel=self.subtask,
+                epoch=spec.generation,
+                secret=data_secret(spec.secret, spec.generation),
+                selector=selector,
+                config=spec.conf.exchange(),
+            )
+        except ExchangeError as error:
+            if getattr(error, "greeted", True):
+                raise
+            raise type(error)(not_reached(str(error), self._control.local_host, spec.conf)) from error
+
+    def _assign(self, splits: Iterable[tuple[str, Any]]) -> None:
+        made = [Split(name, offset) for name, offset in splits]
+        self._offsets.update((split.name, split.offset) for split in made)
+        self._time.assign([split.name for split in made])
+        self._reader.assign(made)
+
+    # ---- epochs
+
+    def _work(self) -> None:
+        while not self._finished:
+            rows = self._gate_rows() if self._reader is None else self._source_rows()
+            for batch in self.stage.chain(rows):
+                self._put(batch)
+            for _ in rows:  # a function that wants no more of this epoch
+                pass
+            self._end_epoch()
+
+    def _put(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        self._rows["out"] += batch.num_rows
+        if self._writer is not None:
+            self._writer.emit_batch(batch)
+        else:
+            self._sink.write(batch)
+
+    def _source_rows(self) -> Iterator[pa.RecordBatch]:
+        while not self._is_due():
+            self._hear()
+            if self._is_due():
+                return
+            if self._data_ended or self._draining:
+                if not self._data_ended:
+                    self._data_ended = True
+                    return
+                self._control.wait(IDLE_S)
+                continue
+            polled = self._reader.poll(IDLE_S)
+            if polled is None:
+                if self._no_more_splits and not self._offsets:
+                    self._data_ended = True
+                    return
+                self._forward_time()
+                self._control.wait(0.001)
+                continue
+            if polled.batch is not None and polled.batch.num_rows:
+                self._rows["in"] += polled.batch.num_rows
+                batch = self._time.rows(polled.split, polled.batch)
+                yield batch
+            self._offsets[polled.split] = polled.offset
+            if polled.ended:
+                del self._offsets[polled.split]
+                self._ended_splits.append(polled.split)
+                self._time.remove(polled.split)
+            self._forward_time()
+
+    def _gate_rows(self) -> Iterator[pa.RecordBatch]:
+        operator = self._operator
+        while not self._is_due():
+            self._hear()
+            if self._is_due():
+                return
+            item = self._gate.poll(IDLE_S)
+            if isinstance(item, Event):
+                yield from self._event(item)
+                continue
+            now = time.monotonic()
+            if operator is not None and now - self._ticked >= TICK_S:
+                self._ticked = now
+                yield from operator.processing_time(time.time_ns() // 1_000_000)
+            if item is None:
+                if self._gate.finished:  # the tasks before this one have heard that the last checkpoint is complete
+                    self._control.wait(IDLE_S)
+                continue
+            self._rows["in"] += item.num_rows
+            if operator is None:
+                yield item
+            else:
+                yield from operator.rows(item)
+
+    def _is_due(self) -> bool:
+        """Whether this epoch ends here."""
+        return self._barrier is not None or bool(self._cancelled) or self._finished or self._ends_data()
+
+    def _ends_data(self) -> bool:
+        return self._data_ended and not self._end_told
+
+    def _event(self, event: Event) -> Iterator[pa.RecordBatch]:
+        channel = event.channel
+        if isinstance(event, Barrier):
+            self._take(self._alignment.barrier(channel, event.checkpoint, time.monotonic()), event)
+        elif isinstance(event, CancelCheckpoint):
+            self._take(self._alignment.cancel(channel, event.checkpoint), None)
+        elif isinstance(event, Watermark):
+            yield from self._advance(self._time.watermark(channel, event.time_ms))
+        elif isinstance(event, WatermarkStatus):
+            yield from self._advance(self._time.status(channel, event.idle))
+        elif isinstance(event, EndOfData):
+            self._ended_channels.add(channel)
+            yield from self._advance(self._time.end(channel))
+            if len(self._ended_channels) == self.spec.stages[self.place - 1].tasks:
+                if self._operator is not None:
+                    yield from self._operator.end()
+                self._data_ended = True
+
+    def _advance(self, time_ms: int | None) -> Iterator[pa.RecordBatch]:
+        """The watermark of this task has moved: what that makes due, before it goes on."""
+        if time_ms is not None and self._operator is not None:
+            yield from self._operator.watermark(time_ms)
+        self._forward_time()
+
+    def _forward_time(self) -> None:
+        """Send on what is known of event time, behind the rows that were given out before."""
+        if self._writer is not None:
+            for event in self._time.news():
+                self._writer.emit_event(event)
+
+    def _take(self, step: Step, barrier: Barrier | None) -> None:
+        for channel in step.block:
+            self._gate.block(channel)
+        if step.cancelled is not None:
+            self._cancelled.append(step.cancelled)
+        if step.snapshot is not None and barrier is not None:
+            self._barrier, self._step = barrier, step
+        else:
+            for channel in step.unblock:
+                self._gate.unblock(channel)
+
+    def _end_epoch(self) -> None:
+        for checkpoint in self._cancelled:
+            self._control.send(
+                messages.Decline(checkpoint, "a newer one overtook it, or a task before this declined it")
+            )
+            if self._writer is not None:
+                self._writer.emit_event(CancelCheckpoint(checkpoint))
+        self._cancelled.clear()
+        if self._ends_data():
+            self._end_told = True
+            self._forward_time()
+            if self._writer is not None:
+                self._writer.emit_event(EndOfData())
+                self._writer.flush()
+            self._control.send(messages.DataEnd())
+        if self._barrier is not None:
+            self._checkpoint(self._barrier)
+
+    def _checkpoint(self, barrier: Barrier) -> None:
+        number, began = barrier.checkpoint, time.monotonic()
+        figures = {
+            "start_delay_s": max(0.0, time.time() - barrier.timestamp_ms / 1000 - self._alignment.taken_s),
+            "alignment_s": self._alignment.taken_s,
+        }
+        reach("before prepare", number)
+        state: dict[str, Any] = {"times": self._time.snapshot()}
+        if self._commits is not None:
+            self._commits.prepared(number, self._sink.prepare(number))
+            state["rows"] = self._commits.waiting()
+        reach("after prepare", number)
+        if self._writer is not None:
+            self._forward_time()
+            self._writer.emit_event(Barrier(number, barrier.timestamp_ms))
+            self._writer.flush()
+        reach("barrier out", number)
+        if self._reader is not None:
+            state["splits"] = self._told_offsets[number] = dict(self._offsets)
+            state["ended"] = self._snapshots.ended(number, self._ended_splits)
+            self._ended_splits = []
+        self._snapshots.take(number, state, figures, began)
+        for channel in self._step.unblock:
+            self._gate.unblock(channel)
+        self._barrier, self._step = None, Step()
+
+    # ---- what the driver says
+
+    def _hear(self) -> None:
+        self._task_input.look()
+        self._snapshots.check()
+        if self._commits is not None:
+            self._commits.check()
+            if self._is_final and not self._commits.waiting():
+                self._finished = True
+        while (message := self._control.poll()) is not None:
+            self._handle(message)
+
+    def _handle(self, message: FromDriver) -> None:
+        match message:
+            case messages.TriggerCheckpoint(checkpoint, timestamp_ms, _):
+                self._barrier = Barrier(checkpoint, timestamp_ms)
+            case messages.CheckpointComplete(checkpoint, final):
+                reach("notified", checkpoint)
+                self._snapshots.complete(checkpoint)
+                if self._reader is not None:
+                    self._reader.checkpointed(self._told_offsets.get(checkpoint, {}))
+                    self._told_offsets = {n: told for n, told in self._told_offsets.items() if n > checkpoint}
+                if self._commits is not None:
+                    self._commits.complete(checkpoint)
+                    self._is_final = final
+                elif final:
+                    self._finished = True
+            case messages.CheckpointAbort(checkpoint, _):
+                self._take(self._alignment.abort(checkpoint), None) if self._gate is not None else None
+            case messages.AddSplits(splits, last):
+                self._assign(splits)
+                self._no_more_splits = last
+            case messages.Drain():
+                self._draining = True
+            case Abort(reason):
+                raise ExchangeAborted(reason)
+            case Stop():
+                raise _Over
+            case _:
+                raise ExchangeAborted(f"the driver said {message.op!r}, which is nothing for a task of a stream")
+
+    def _tell(self) -> None:
+        """What this task does, for whoever looks."""
+        stats: dict[str, Any] = {"rows_in": self._rows["in"], "rows_out": self._rows["out"], **self._time.figures()}
+        if self._writer is not None:
+            stats.update(self._writer.gauges(), writer=self._writer.activity()["seconds"])
+            stats["bytes_out"] = self._writer.stats()["bytes"]
+        if self._gate is not None:
+            stats.update(self._gate.gauges(), gate=self._gate.activity()["seconds"])
+            stats["waits_for"] = sorted(self._alignment.waiting)[:8]
+        if self._operator is not None:
+            stats.update(self._operator.figures())
+        self._control.tell(messages.TaskFigures(bounded(plain(stats), MOST_BYTES)))
