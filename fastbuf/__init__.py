@@ -8,8 +8,9 @@ pyarrow, the Spark stages (``fastbuf_spark``) pyspark.
 from pathlib import Path as _Path
 
 import fastbuf._main_interpreter  # first: an extension that is refused says so in Cython's words
+import fastbuf.checkpoint
 import fastbuf.monitor
-import fastbuf.transports  # noqa: F401  (both register themselves with the exchange)
+import fastbuf.transports  # noqa: F401  (the last two register themselves with the exchange)
 from fastbuf.config import ExchangeConfig, TlsConfig
 from fastbuf.errors import (
     AuthenticationError,
@@ -49,7 +50,15 @@ from fastbuf.exchange.channel_selector import (
     shuffle,
 )
 from fastbuf.exchange.environment import ShuffleEnvironment
-from fastbuf.exchange.events import Barrier, Event, UserEvent, Watermark
+from fastbuf.exchange.events import (
+    Barrier,
+    CancelCheckpoint,
+    EndOfData,
+    Event,
+    UserEvent,
+    Watermark,
+    WatermarkStatus,
+)
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.flow.credit_ledger import CreditLedger
@@ -87,9 +96,11 @@ __all__ = [
     "BlockError",
     "BlockTruncated",
     "Borrower",
+    "CancelCheckpoint",
     "ColumnarSerializer",
     "ConfigError",
     "CreditLedger",
+    "EndOfData",
     "Event",
     "ExchangeAborted",
     "ExchangeClosed",
@@ -127,6 +138,7 @@ __all__ = [
     "TlsConfig",
     "UserEvent",
     "Watermark",
+    "WatermarkStatus",
     "broadcast",
     "custom",
     "first_free",

@@ -5,6 +5,9 @@
     barrier    1 | checkpoint u64 | timestamp_ms i64
     watermark  2 | time_ms i64
     user       3 | payload, at most USER_EVENT_BYTES
+    cancel     4 | checkpoint u64
+    end        5
+    status     6 | idle u8: 0 or 1
 """
 
 from __future__ import annotations
@@ -12,13 +15,14 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from fastbuf.checks import instance, whole
+from fastbuf.checks import flag, instance, whole
 from fastbuf.errors import ConfigError, ProtocolError
 
 EVENT_BYTES = 4096  #: most bytes of an encoded event; messages.pxd has the same bound
 USER_EVENT_BYTES = EVENT_BYTES - 1
 _BARRIER = struct.Struct("<BQq")
 _WATERMARK = struct.Struct("<Bq")
+_CANCEL = struct.Struct("<BQ")
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,31 @@ class UserEvent(Event):
         object.__setattr__(self, "payload", bytes(self.payload))
 
 
+@dataclass(frozen=True)
+class CancelCheckpoint(Event):
+    """No barrier of `checkpoint` comes: whoever waits for it gives that checkpoint up, and tells its consumers so."""
+
+    checkpoint: int
+
+    def __post_init__(self) -> None:
+        whole("checkpoint", self.checkpoint, 0, (1 << 64) - 1)
+
+
+@dataclass(frozen=True)
+class EndOfData(Event):
+    """All records of a bounded input are sent; barriers may follow, records do not."""
+
+
+@dataclass(frozen=True)
+class WatermarkStatus(Event):
+    """Whether the producer is idle: while it is, its consumers' event time does not wait for its watermarks."""
+
+    idle: bool
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "idle", flag("idle", self.idle))
+
+
 def encode_event(event: Event) -> bytes:
     """The bytes of `event`.
 
@@ -72,13 +101,20 @@ def encode_event(event: Event) -> bytes:
     TypeError
         It is not an event.
     """
-    if isinstance(event, Barrier):
-        return _BARRIER.pack(1, event.checkpoint, event.timestamp_ms)
-    if isinstance(event, Watermark):
-        return _WATERMARK.pack(2, event.time_ms)
-    if not isinstance(event, UserEvent):
-        raise TypeError(f"a Barrier, Watermark or UserEvent is wanted, not {event!r:.200}")
-    return b"\x03" + event.payload
+    match event:
+        case Barrier():
+            return _BARRIER.pack(1, event.checkpoint, event.timestamp_ms)
+        case Watermark():
+            return _WATERMARK.pack(2, event.time_ms)
+        case UserEvent():
+            return b"\x03" + event.payload
+        case CancelCheckpoint():
+            return _CANCEL.pack(4, event.checkpoint)
+        case EndOfData():
+            return b"\x05"
+        case WatermarkStatus():
+            return bytes((6, event.idle))
+    raise TypeError(f"an event is wanted, as Barrier or UserEvent, not {event!r:.200}")
 
 
 def decode_event(data: bytes, channel: int) -> Event:
@@ -89,10 +125,17 @@ def decode_event(data: bytes, channel: int) -> Event:
     ProtocolError
         The bytes are not an event; the message names the channel.
     """
-    if data[:1] == b"\x01" and len(data) == _BARRIER.size:
-        return Barrier(*_BARRIER.unpack(data)[1:], channel=channel)
-    if data[:1] == b"\x02" and len(data) == _WATERMARK.size:
-        return Watermark(*_WATERMARK.unpack(data)[1:], channel=channel)
-    if data[:1] == b"\x03":
-        return UserEvent(data[1:], channel=channel)
+    match data[:1], len(data):
+        case b"\x01", _BARRIER.size:
+            return Barrier(*_BARRIER.unpack(data)[1:], channel=channel)
+        case b"\x02", _WATERMARK.size:
+            return Watermark(*_WATERMARK.unpack(data)[1:], channel=channel)
+        case b"\x03", _:
+            return UserEvent(data[1:], channel=channel)
+        case b"\x04", _CANCEL.size:
+            return CancelCheckpoint(*_CANCEL.unpack(data)[1:], channel=channel)
+        case b"\x05", 1:
+            return EndOfData(channel=channel)
+        case b"\x06", 2 if data[1] <= 1:
+            return WatermarkStatus(data[1] == 1, channel=channel)
     raise ProtocolError(f"channel {channel} sent {len(data)} bytes that are not a valid event: {data[:32]!r}")

@@ -386,7 +386,8 @@ cdef class RecordWriter(BatchWriter):
 
         Parameters
         ----------
-        event : Barrier, Watermark or UserEvent
+        event : Event
+            As ``Barrier(7)``.
         """
         cdef bytes data = encode_event(event)
         cdef int64_t since = 0

@@ -341,13 +341,16 @@ def test_without_a_buffer_timeout_only_a_flush_sends_it(rig: Rig) -> None:
 def test_events_come_in_order_with_the_records_of_their_channel(rig: Rig) -> None:
     writers, gates = rig.make(producers=2, consumers=2, selector=fb.custom(lambda r, n: r[0] % n), batch_rows=7)
 
+    others = [fb.UserEvent(b"u" * 4095), fb.CancelCheckpoint(4), fb.WatermarkStatus(idle=True), fb.EndOfData()]
+
     def send(i: int) -> None:
         for k in range(600):
             writers[i].emit((k, f"{i}" + "e" * (k % 900)))
             if k % 50 == 49:
                 writers[i].emit_event(fb.Watermark(k))
         writers[i].emit_event(fb.Barrier(3, timestamp_ms=-5))
-        writers[i].emit_event(fb.UserEvent(b"u" * 4095))
+        for event in others:
+            writers[i].emit_event(event)
         writers[i].close()
 
     senders = [in_thread(lambda i=i: send(i)) for i in range(2)]
@@ -360,7 +363,7 @@ def test_events_come_in_order_with_the_records_of_their_channel(rig: Rig) -> Non
         assert sum(not isinstance(item, fb.Event) for item in out[0]) == 600
         for i in range(2):
             mine = [event for event in events if event.channel == i]
-            assert mine == [*map(fb.Watermark, range(49, 600, 50)), fb.Barrier(3, -5), fb.UserEvent(b"u" * 4095)]
+            assert mine == [*map(fb.Watermark, range(49, 600, 50)), fb.Barrier(3, -5), *others]
         seen: set[tuple[int, int]] = set()
         for item in out[0]:
             if isinstance(item, fb.Watermark):
@@ -446,7 +449,7 @@ def test_events_that_nobody_will_read(rig: Rig) -> None:
     for k in range(40):
         gates[1].poll(0)
         writers[0].try_emit_event(fb.Watermark(k))
-    with pytest.raises(TypeError, match="UserEvent is wanted"):
+    with pytest.raises(TypeError, match="an event is wanted, as Barrier or UserEvent, not"):
         writers[0].emit_event("no event")
     with pytest.raises(ValueError, match="at most 4095"):
         writers[0].emit_event(fb.UserEvent(bytes(5000)))

@@ -261,6 +261,8 @@ def test_listening(env: fb.ShuffleEnvironment, given: dict[str, Any], words: str
         (lambda: fb.Barrier(-1), "checkpoint is -1"),
         (lambda: fb.Barrier(1, timestamp_ms=1 << 63), "timestamp_ms is 9223372036854775808"),
         (lambda: fb.Watermark(math.nan), "time_ms is nan"),  # type: ignore[arg-type]
+        (lambda: fb.CancelCheckpoint(-1), "checkpoint is -1"),
+        (lambda: fb.WatermarkStatus("no"), "idle is 'no'"),  # type: ignore[arg-type]
         (lambda: fb.UserEvent("text"), "payload is 'text'"),  # type: ignore[arg-type]
         (lambda: fb.UserEvent(b"x" * 5000), "a user event of 5000 bytes: at most 4095"),
         (lambda: fb.CreditLedger(0), "channels is 0"),
