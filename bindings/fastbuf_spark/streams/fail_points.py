@@ -1,7 +1,7 @@
 """Points of the checkpoint protocol by name, at which tests kill the process; nothing happens unless they ask for it.
 
-``FASTBUF_FAIL_POINT="name;folder"``: the first process that comes to the point of this name, and makes the file of that
-name in the folder, is killed by the kernel.
+A test sets ``asked`` on the driver, to ``"name;folder"``; tasks get it with the description of their run.  The first
+process that comes to the point of this name, and makes the file of that name in the folder, is killed by the kernel.
 """
 
 from __future__ import annotations
@@ -23,18 +23,22 @@ POINTS = (
     "in commit",
     "after commit",
 )
-_ASKED = os.environ.get("FASTBUF_FAIL_POINT", "")
+FIRST = 3  #: checkpoints below this are left alone: one of them is to be restored
+asked = ""
+
+
+def ask(point: str) -> None:
+    """Have this process killed at a point; empty: at none."""
+    global asked
+    asked = point
 
 
 def reach(point: str, checkpoint: int) -> None:
-    """The process has come to this point; the first two checkpoints are left alone: one of them is to be restored."""
-    if _ASKED:
-        _kill(point, checkpoint)
-
-
-def _kill(point: str, checkpoint: int) -> None:
-    name, _, folder = _ASKED.partition(";")
-    if name != point or checkpoint < 3:
+    """The process has come to this point."""
+    if not asked:
+        return
+    name, _, folder = asked.partition(";")
+    if name != point or checkpoint < FIRST:
         return
     try:
         os.close(os.open(os.path.join(folder, point.replace(" ", "-")), os.O_CREAT | os.O_EXCL))

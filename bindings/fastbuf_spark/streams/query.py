@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fastbuf.checkpoint.coordinator import CheckpointCoordinator
-
 from fastbuf.checkpoint.store import CheckpointError, CheckpointStore
 from fastbuf.errors import ConfigError, FastbufError
 from fastbuf_spark.driver.checks import slots_of
 from fastbuf_spark.driver.rendezvous import Rendezvous
+from fastbuf_spark.streams import fail_points
 from fastbuf_spark.streams.run import Command, Outcome, StreamRun
 from fastbuf_spark.streams.sink import SinkContext
 from fastbuf_spark.streams.spec import StreamSpec
@@ -64,6 +64,7 @@ class StreamingQuery:
         self._message = ""
         self._error: StreamFailed | None = None
         self._run: StreamRun | None = None
+        self._last_run: StreamRun | None = None  # of which figures are left
         self._stopping = threading.Event()
         self._draining = False
         self._ended = threading.Event()
@@ -156,7 +157,7 @@ class StreamingQuery:
         """Figures of the run: stages with their tasks, checkpoints, what the one in progress waits for."""
         from fastbuf_spark.streams.progress import progress_of
 
-        return progress_of(self, self._run)
+        return progress_of(self, self._last_run)
 
     # ---- the query's thread
 
@@ -223,6 +224,7 @@ class StreamingQuery:
             exchange=secrets.token_hex(8),
             secret=secrets.token_bytes(32),
             generation=generation,
+            fail_point=fail_points.asked,
         )
         sink = spec.stages[-1].sink
         assert sink is not None
@@ -245,7 +247,7 @@ class StreamingQuery:
             self._sc, self._server, spec, store, self._coordinator, restored, self._discover_s, self._completed
         )
         with self._lock:
-            self._run = run
+            self._run = self._last_run = run
             commands, self._commands = self._commands, []
         for call in commands:
             run.inbox.put((None, Command(call)))

@@ -20,7 +20,7 @@ SCHEMA = "timestamp timestamp, value long"
 
 @dataclass(frozen=True)
 class RateSource:
-    """See :func:`fastbuf_spark.stream_rate`.  An offset is the next row's number in its split, and the time of row 0.
+    """See :func:`fastbuf_spark.stream_rate`.  An offset is the next row's number in its split, and row 0's time in us.
 
     Row k of split i of s has the value ``k * s + i``.
     """
@@ -49,8 +49,7 @@ class RateSource:
         """All of them at once."""
         if state:
             return [], state
-        now = time.time_ns() // 1000
-        return [Split(f"part-{i}", [0, now]) for i in range(self.parts)], self.parts
+        return [Split(f"part-{i}", [0, 0]) for i in range(self.parts)], self.parts
 
     def reader(self, schema: pa.Schema) -> SplitReader:
         """All splits of a task in turn."""
@@ -84,6 +83,7 @@ class _RateReader:
         import pyarrow as pa
 
         source, (first, begin) = self._source, at
+        begin = begin or time.time_ns() // 1000  # until rows have left, nobody knows of it
         part, parts = int(name.rpartition("-")[2]), source.parts
         end = first + MOST_ROWS
         if source.rows is not None:
@@ -92,7 +92,7 @@ class _RateReader:
                 return Polled(name, None, at, ended=True)
         if self._rate:
             end = min(end, int((time.time_ns() // 1000 - begin) * self._rate / 1e6))
-        self._at[name] = at
+        self._at[name] = [first, begin]
         if end <= first:
             return None
         numbers = np.arange(first, end, dtype=np.int64)

@@ -17,10 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from fastbuf.checkpoint import coordinator as decisions
 from fastbuf.checkpoint.coordinator import CheckpointCoordinator
 from fastbuf.checkpoint.key_groups import owner
-
-from fastbuf.checkpoint import coordinator as decisions
 from fastbuf.checkpoint.store import CheckpointInUse, CheckpointStore
 from fastbuf_spark import protocol
 from fastbuf_spark.driver.jobs import TAG
@@ -195,11 +194,7 @@ class StreamRun:
         error = ""
 
         def work(number: int, _: Any) -> Any:
-            from pyspark import BarrierTaskContext
-
-            # Spark would start a barrier stage again: the next generation is the driver's to begin
-            if BarrierTaskContext.get().stageAttemptNumber() == 0:
-                run_task(spec, number)
+            run_task(spec, number)
             return iter(())
 
         try:
@@ -286,7 +281,8 @@ class StreamRun:
 
     def _joined(self, connection: Any, join: messages.TaskJoin) -> None:
         view = self.tasks[join.task] if 0 <= join.task < len(self.tasks) else None
-        if view is None or join.generation != self.spec.generation or view.connection is not None:
+        # Spark starts a barrier stage again, but the next generation is the query's to begin
+        if view is None or join.generation != self.spec.generation or view.join is not None:
             self._send(connection, protocol.Abort(f"task {join.task} of run {join.generation} is not wanted here"))
             return
         view.connection, view.join = connection, join

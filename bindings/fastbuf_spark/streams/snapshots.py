@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.checkpoint.state import Confirmed
@@ -48,9 +48,9 @@ class Snapshots:
 
     def take(self, checkpoint: int, state: dict[str, Any], figures: dict[str, Any], began: float) -> None:
         """Freeze, and have it written and acknowledged; `began`: when the task came to the barrier."""
-        if self._writing is not None:  # of a checkpoint that was given up
-            self._writing.result()
-            self._writing = None
+        if self._writing is not None:  # of the one before, which may have been given up
+            wait([self._writing])
+            self.check()
         if self._operator is None:
             figures["sync_s"] = time.monotonic() - began
             self._control.send(Acknowledge(checkpoint, state, {**figures, "async_s": 0.0, "bytes": 0}))

@@ -86,6 +86,7 @@ class StreamSpec:
     rows_folder: str
     key_groups: int
     exactly_once: bool
+    fail_point: str = ""  #: see :mod:`fastbuf_spark.streams.fail_points`
     secret: bytes = field(default=b"", repr=False)
 
     @property

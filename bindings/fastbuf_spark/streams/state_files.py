@@ -8,7 +8,7 @@ a list ``value`` is a list.  Timers: the key and ``time_ms``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +116,7 @@ def tables_of(data: bytes) -> Iterator[tuple[dict[str, Any], pa.Table]]:
 
 
 def decode_state(
-    data: bytes, keys: Sequence[pa.Field], variables: Mapping[str, Any]
+    data: bytes, keys: Sequence[pa.Field], variables: Mapping[str, Any], left_out: Collection[str] = ()
 ) -> Iterator[tuple[str, Mapping[Any, Any]]]:
     """The entries of each variable of a key group.
 
@@ -142,6 +142,8 @@ def decode_state(
             continue
         variable = variables.get(name)
         if variable is None:
+            if name in left_out:
+                continue
             raise CheckpointError(
                 f"the checkpoint has a state {name!r}, which the processor does not ask for: keep it, or call "
                 f"handle.deleteIfExists({name!r}) in init"

@@ -6,9 +6,10 @@ a message to the JVM, here it is a look into a map.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.checkpoint.state import GroupedMap, Timers
@@ -22,6 +23,8 @@ from fastbuf_spark.worker.pandas_verbs import Frames, PandasRules, Results
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+log = logging.getLogger("fastbuf_spark")
 
 Key = tuple[Any, ...]
 VALUE, LIST, MAP = "value", "list", "map"
@@ -222,19 +225,21 @@ def _plain(value: Any) -> Any:
 class Handle:
     """As ``StatefulProcessorHandle`` of Spark's."""
 
-    def __init__(self, here: _Here, timers: Timers, has_timers: bool) -> None:
+    def __init__(self, here: _Here, timers: Timers, has_timers: bool, shapes: Mapping[str, StructType]) -> None:
         self.states: dict[str, _State] = {}
+        self.left_out: set[str] = set()
+        self.shapes = dict(shapes)
         self._here = here
         self._timers = timers
         self._has_timers = has_timers
 
     def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ValueState:
         """A variable with one value for each key."""
-        return self._made(ValueState, Variable(stateName, VALUE, _struct(schema), None, ttlDurationMs))
+        return self._made(ValueState, Variable(stateName, VALUE, self._struct(schema), None, ttlDurationMs))
 
     def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ListState:
         """A variable with a list for each key."""
-        return self._made(ListState, Variable(stateName, LIST, _struct(schema), None, ttlDurationMs))
+        return self._made(ListState, Variable(stateName, LIST, self._struct(schema), None, ttlDurationMs))
 
     def getMapState(
         self,
@@ -244,8 +249,26 @@ class Handle:
         ttlDurationMs: int | None = None,
     ) -> MapState:
         """A variable with a map for each key."""
-        variable = Variable(stateName, MAP, _struct(valueSchema), _struct(userKeySchema), ttlDurationMs)
+        variable = Variable(stateName, MAP, self._struct(valueSchema), self._struct(userKeySchema), ttlDurationMs)
         return self._made(MapState, variable)
+
+    def _struct(self, schema: Any) -> StructType:
+        """DDL text is parsed by the JVM, so on the driver: see :func:`shapes_of`."""
+        from pyspark import SparkContext
+        from pyspark.sql.types import StructType
+
+        from fastbuf_spark.schema import struct_type
+
+        if isinstance(schema, StructType):
+            return schema
+        if schema not in self.shapes:
+            if SparkContext._active_spark_context is None:
+                raise ConfigError(
+                    f"init asks for the state schema {schema!r} here and not on the driver, which alone can read DDL "
+                    "text: give a StructType, or ask for the same states wherever init is called"
+                )
+            self.shapes[schema] = struct_type(schema)
+        return self.shapes[schema]
 
     def _made(self, kind: Callable[[Variable, _Here], Any], variable: Variable) -> Any:
         if variable.name in self.states:
@@ -272,12 +295,7 @@ class Handle:
     def deleteIfExists(self, stateName: str) -> None:
         """Forget a variable of an earlier version of the processor: what it held is not written again."""
         self.states.pop(stateName, None)
-
-
-def _struct(schema: Any) -> StructType:
-    from fastbuf_spark.schema import struct_type
-
-    return struct_type(schema)
+        self.left_out.add(stateName)
 
 
 @dataclass(frozen=True)
@@ -298,6 +316,8 @@ class StatefulSpec:
         One of ``TIME_MODES``.
     arrow
         Whether it takes and gives tables of Arrow's, and no frames.
+    shapes
+        The schemas that ``init`` gives as text.
     """
 
     processor: Any
@@ -306,6 +326,7 @@ class StatefulSpec:
     rules: PandasRules
     time_mode: str
     arrow: bool = False
+    shapes: Mapping[str, StructType] = field(default_factory=dict)
 
     def __call__(self) -> StatefulOperator:
         return StatefulOperator(self)
@@ -318,7 +339,7 @@ class StatefulOperator:
         self._spec = spec
         self._here = _Here()
         self._timers = Timers()
-        self._handle = Handle(self._here, self._timers, spec.time_mode != "none")
+        self._handle = Handle(self._here, self._timers, spec.time_mode != "none", spec.shapes)
         self._results = Results(spec.rules, spec.processor.handleInputRows)
         self._groups: KeyGroups | None = None
         self._swept = time.monotonic()
@@ -450,7 +471,8 @@ class StatefulOperator:
 
     def restore(self, group: int, data: bytes) -> None:
         keys = [self._spec.given.field(name) for name in self._spec.keys]
-        for name, entries in decode_state(data, keys, {n: s.variable for n, s in self._handle.states.items()}):
+        variables = {name: state.variable for name, state in self._handle.states.items()}
+        for name, entries in decode_state(data, keys, variables, self._handle.left_out):
             if name == TIMERS:
                 self._timers.restore(group, entries)
             else:
@@ -471,3 +493,15 @@ def _indices(first: Any) -> Any:
     import pyarrow as pa
 
     return pa.array(first)
+
+
+def shapes_of(processor: Any) -> dict[str, StructType]:
+    """The schemas that a processor's ``init`` gives as text, found by calling that of a copy on the driver."""
+    from pyspark.cloudpickle import dumps, loads
+
+    handle = Handle(_Here(), Timers(), True, {})
+    try:
+        loads(dumps(processor)).init(handle)
+    except Exception as error:  # it may need what only workers have
+        log.debug("init of %s fails on the driver: %r", type(processor).__name__, error)
+    return handle.shapes

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.checkpoint.key_groups import DEFAULT_KEY_GROUPS
-
 from fastbuf.checkpoint.store import CheckpointStore
 from fastbuf.errors import ConfigError
 from fastbuf_spark.api.functions import pandas_rules
@@ -374,7 +373,7 @@ class StreamGroups:
         arrow
             Whether ``handleInputRows`` takes and gives record batches, and no frames.
         """
-        from fastbuf_spark.streams.stateful import TIME_MODES, StatefulSpec
+        from fastbuf_spark.streams.stateful import TIME_MODES, StatefulSpec, shapes_of
 
         for method in ("init", "handleInputRows", "handleExpiredTimer", "close"):
             if not callable(getattr(processor, method, None)):
@@ -390,7 +389,10 @@ class StreamGroups:
         given = self._before._arrow(self._before.schema)
         label = name or f"{type(processor).__name__} by {', '.join(self._keys)}"
         made = self._before._exchange(
-            label, self._keys, self._partitions, StatefulSpec(sent, self._keys, given, rules, mode, arrow)
+            label,
+            self._keys,
+            self._partitions,
+            StatefulSpec(sent, self._keys, given, rules, mode, arrow, shapes_of(processor)),
         )
         last = dataclasses.replace(made._drafts[-1], schema=result)
         return Stream(spark, (*made._drafts[:-1], last), made._conf)

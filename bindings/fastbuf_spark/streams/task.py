@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.checkpoint.alignment import Alignment, Step
-
 from fastbuf.errors import ExchangeAborted, ExchangeError, StallTimeout
 from fastbuf.exchange.events import Barrier, CancelCheckpoint, EndOfData, Event, Watermark, WatermarkStatus
 from fastbuf.monitor.figures import MOST_BYTES, bounded
@@ -23,7 +22,7 @@ from fastbuf_spark.spec import not_reached, plain
 from fastbuf_spark.streams import messages
 from fastbuf_spark.streams.commits import Commits
 from fastbuf_spark.streams.event_times import GateTime, SourceTime
-from fastbuf_spark.streams.fail_points import reach
+from fastbuf_spark.streams.fail_points import ask, reach
 from fastbuf_spark.streams.operators import ByKeyGroup
 from fastbuf_spark.streams.sink import SinkContext
 from fastbuf_spark.streams.snapshots import Snapshots
@@ -47,6 +46,7 @@ START_S = 120.0  #: tasks of a run join within this time, or the run is given up
 
 def run_task(spec: StreamSpec, number: int) -> None:
     """The whole of a task, in a Spark worker."""
+    ask(spec.fail_point)
     task_input = TaskInput.of_task()
     with spec.connect() as control:
         control.watch = task_input.look
