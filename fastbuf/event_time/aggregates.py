@@ -1,0 +1,177 @@
+"""Aggregates of windows, by pyarrow's hash aggregation: of rows, and of partial results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from decimal import Context
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import ConfigError, RecordError, SchemaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: For each aggregate: what is computed of the rows, and how several such results are merged; a mean needs two
+PARTS: dict[str, tuple[tuple[str, str], ...]] = {
+    "sum": (("sum", "sum"),),
+    "product": (("product", "product"),),
+    "min": (("min", "min"),),
+    "max": (("max", "max"),),
+    "any": (("any", "any"),),
+    "all": (("all", "all"),),
+    "count": (("count", "sum"),),
+    "mean": (("sum", "sum"), ("count", "sum")),
+    "count_all": (("count_all", "sum"),),
+}
+IN_FLOATS = {("mean", "sum"), ("product", "product")}
+WIDE = Context(prec=76)
+COUNT = "n"  #: the column of the number of rows since a window fired
+
+
+def wide(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Decimals whose sum may have more than 38 digits, with room for it: Arrow's sum would wrap around."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_decimal128(column.type):
+        return column
+    ends = [value for value in pc.min_max(column).as_py().values() if value is not None]
+    most = max((value.scaleb(column.type.scale, WIDE).copy_abs() for value in ends), default=0)
+    fits = int(most) * len(column) < 10**38
+    return column if fits else column.cast(pa.decimal256(76, column.type.scale))
+
+
+def narrow(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Sums as Spark's decimals."""
+    import pyarrow as pa
+
+    if not pa.types.is_decimal256(column.type):
+        return column
+    try:
+        return column.cast(pa.decimal128(38, column.type.scale))
+    except pa.ArrowInvalid as error:
+        raise RecordError(f"a sum of decimals has more than 38 digits, and Spark's end there: {error}") from error
+
+
+def normal(column: Any) -> Any:
+    """Floats with one zero and one NaN, as in Spark's grouping; other columns unchanged."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_floating(column.type):
+        return column
+    positive = pc.add(column, pa.scalar(0.0, column.type))
+    return pc.if_else(pc.is_nan(positive), pa.scalar(float("nan"), column.type), positive)
+
+
+class Aggregates:
+    """Aggregates of columns, by window and key: see :func:`agg_arrow`.
+
+    The state of a window is one row for each key, with the partial results.
+    """
+
+    merges = True
+
+    def __init__(self, pairs: Iterable[tuple[Any, str]]) -> None:
+        self.pairs: list[tuple[str, str]] = []
+        for pair in pairs:
+            pair = tuple(pair)
+            if len(pair) != 2 or pair[1] not in PARTS or not (isinstance(pair[0], str) or len(pair[0]) == 0):
+                raise ConfigError(f"aggregate {pair!r}: give (column, function), of {', '.join(PARTS)}")
+            if (pair[1] == "count_all") == bool(pair[0]):
+                raise ConfigError(
+                    f"aggregate {pair!r}: count_all has no column, the others have one; as ('', 'count_all')"
+                )
+            self.pairs.append((pair[0] or "", pair[1]))
+        if not self.pairs:
+            raise ConfigError("agg_arrow has no aggregates: give [(column, function), ...]")
+
+    def bind(self, schema: pa.Schema, keys: Sequence[str], time: str, counts: bool) -> pa.Schema:
+        import pyarrow as pa
+
+        self.counts = counts
+        self.columns: list[str] = []  # of the input
+        parts: dict[tuple[str, str], str] = {}  # (column, what is computed) -> what merges it
+        self._results: list[tuple[str, list[int]]] = []  # the function, and the places of its parts
+        for column, function in self.pairs:
+            if column:
+                if schema.get_field_index(column) < 0:
+                    raise SchemaError(f"agg_arrow finds no column {column!r}; the input has {schema.names}")
+                if column not in self.columns:
+                    self.columns.append(column)
+                kind = schema.field(column).type
+                number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+                if function in ("sum", "product", "mean") and not number:
+                    raise SchemaError(
+                        f"agg_arrow has no {function} of column {column!r}, a {kind}: cast it to a number before"
+                    )
+            places = []
+            for call, again in PARTS[function]:
+                # In floats, like the result: whole numbers and decimals would wrap around
+                source = f"f{column}" if (function, call) in IN_FLOATS else f"r{column}" if column else ""
+                parts.setdefault((source, call), again)
+                places.append(list(parts).index((source, call)))
+            self._results.append((function, places))
+        self._first = list(parts)
+        self._again = list(parts.values())
+        kinds = {"k": pa.int64()} | {f"r{name}": schema.field(name).type for name in self.columns}
+        empty = pa.schema(list(kinds.items())).empty_table()
+        try:
+            made = self.again(self.first(empty, ["k"]), ["k"])
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowKeyError) as error:
+            said = str(error).splitlines()[0]
+            raise SchemaError(
+                f"pyarrow does not aggregate columns of these types so: {said}; they are {schema}"
+            ) from error
+        self.state = pa.schema(list(made.schema)[1:])
+        types = [made.schema.field(f"p{at[0]}").type for _, at in self._results]
+        names = ["_".join(filter(None, pair)) for pair in self.pairs]
+        return pa.schema(
+            [
+                pa.field(name, pa.float64() if function == "mean" else kind)
+                for name, kind, (function, _) in zip(names, types, self._results, strict=True)
+            ]
+        )
+
+    def first(self, table: pa.Table, by: Sequence[str]) -> pa.Table:
+        """One row for each value of `by`, of rows."""
+        import pyarrow as pa
+
+        for source in {source for source, _ in self._first if source[:1] == "f"}:
+            table = table.append_column(source, table.column(f"r{source[1:]}").cast(pa.float64()))
+        return self._grouped(table, by, self._first, [([], "count_all")] if self.counts else [])
+
+    def again(self, table: pa.Table, by: Sequence[str]) -> pa.Table:
+        """The same of rows that are partial results."""
+        calls = [(f"p{i}", call) for i, call in enumerate(self._again)]
+        return self._grouped(table, by, calls, [(COUNT, "sum")] if self.counts else [])
+
+    def _grouped(self, table: pa.Table, by: Sequence[str], calls: list[tuple[str, str]], counts: list[Any]) -> pa.Table:
+        import pyarrow as pa
+
+        for source, call in calls:
+            if call == "sum":
+                at = table.schema.get_field_index(source)
+                table = table.set_column(at, source, wide(table.column(at)))
+        asked: list[Any] = counts + [(source or [], call) for source, call in calls]
+        asked = [ask for i, ask in enumerate(asked) if ask not in asked[:i]]
+        # A task must not start threads; without them keys come in the order of their first row
+        made = table.group_by(list(by), use_threads=False).aggregate(asked)
+        names = ["_".join(filter(None, (source, call))) for source, call in calls]
+        counted = ["_".join(filter(None, (source or "", call))) for source, call in counts]
+        columns = [made.column(name) for name in by] + [narrow(made.column(name)) for name in counted + names]
+        return pa.table(columns, names=[*by, *([COUNT] if counts else []), *(f"p{i}" for i in range(len(calls)))])
+
+    def results(self, table: pa.Table) -> list[pa.ChunkedArray]:
+        """The columns of the result, of merged partial results."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        columns = []
+        for function, at in self._results:
+            first = table.column(f"p{at[0]}")
+            if function == "mean":
+                count = table.column(f"p{at[1]}")
+                first = pc.if_else(pc.equal(count, 0), pa.scalar(None, pa.float64()), pc.divide(first, count))
+            columns.append(first)
+        return columns

@@ -1,0 +1,133 @@
+"""Rows of Arrow tables by their keys: numbers for keys, rows in the order of keys, rows whose keys are among others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastbuf.errors import SchemaError
+from fastbuf.event_time.windows import MOST_US
+from fastbuf.serializers.partition import HashPartitioner
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_HASHES = 1 << 22  #: of a table of marks
+
+
+def int64s(column: Any) -> NDArray[np.int64]:
+    """A column of int64 without nulls, as an array; without a copy if it is one piece."""
+    import pyarrow as pa
+
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if isinstance(column, pa.ChunkedArray):  # of no rows, in some versions
+        return np.empty(0, np.int64)
+    values: NDArray[np.int64] = column.to_numpy(zero_copy_only=False)
+    return values
+
+
+def microseconds(column: pa.Array, name: str) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
+    """Times in microseconds; and which of them are valid, None: all."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    unit = column.type.unit
+    valid = pc.is_valid(column).to_numpy(zero_copy_only=False) if column.null_count else None
+    times = int64s(pc.fill_null(column.cast(pa.int64()), 0))
+    most = {"s": 1_000_000, "ms": 1000}.get(unit)
+    if len(times) and (int(times.min()) < -(MOST_US // (most or 1)) or int(times.max()) > MOST_US // (most or 1)):
+        # Nanoseconds cannot be so many
+        worst = int(times[np.argmax(np.abs(times // 2))])
+        raise SchemaError(
+            f"column {name!r} has the time {worst} {unit}: at most 36,000 years from 1970 can be in windows"
+        )
+    if most:
+        times = times * most
+    return (times // 1000 if unit == "ns" else times), valid
+
+
+def key_numbers(columns: Sequence[Any], rows: int) -> NDArray[np.int64]:
+    """A number for each row, from 0 on: the same for the same key; null is a key like others."""
+    import pyarrow as pa
+
+    numbers = np.zeros(rows, np.int64)
+    most = 1
+    for column in columns:
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        coded = column.dictionary_encode(null_encoding="encode")
+        values = len(coded.dictionary)
+        if most * max(values, 1) > 1 << 40:
+            distinct, numbers = np.unique(numbers, return_inverse=True)
+            most = len(distinct)
+        numbers = numbers * max(values, 1) + coded.indices.to_numpy(zero_copy_only=False)
+        most *= max(values, 1)
+    if most > max(4 * rows, 1):
+        numbers = np.unique(numbers, return_inverse=True)[1]
+    return numbers
+
+
+class Hashes:
+    """Spark's hashes of the keys of tables."""
+
+    def __init__(self, keys: Sequence[str], groups: int) -> None:
+        self.keys = list(keys)
+        self._marks = HashPartitioner(self.keys, _HASHES) if self.keys else None
+        self._groups = HashPartitioner(self.keys, groups) if self.keys else None
+
+    def _of(self, hasher: HashPartitioner | None, table: Any) -> NDArray[np.int32]:
+        import pyarrow as pa
+
+        if hasher is None:
+            return np.zeros(table.num_rows, np.int32)
+        keys = table.select(self.keys)
+        if isinstance(keys, pa.RecordBatch):
+            return hasher.partition(keys)
+        batches = keys.to_batches()
+        return np.concatenate([hasher.partition(b) for b in batches]) if batches else np.empty(0, np.int32)
+
+    def groups(self, table: Any) -> NDArray[np.int32]:
+        """The key group of each row."""
+        return self._of(self._groups, table)
+
+    def among(self, table: pa.Table, others: pa.Table, *also: str) -> NDArray[np.bool_]:
+        """Which rows have the keys, and the values of the columns `also`, of one of the others."""
+        import pyarrow as pa
+
+        marks = np.zeros(_HASHES, bool)
+        marks[self._of(self._marks, others)] = True
+        maybe = np.flatnonzero(marks[self._of(self._marks, table)])
+        columns = [*also, *self.keys]
+        both = pa.concat_tables([others.select(columns), table.select(columns).take(maybe)])
+        numbers = key_numbers(both.columns, others.num_rows + len(maybe))
+        marks = np.zeros(int(numbers.max(initial=0)) + 1, bool)
+        marks[numbers[: others.num_rows]] = True
+        chosen = np.zeros(table.num_rows, bool)
+        chosen[maybe] = marks[numbers[others.num_rows :]]
+        return chosen
+
+
+def in_order(table: pa.Table, by: Sequence[str]) -> pa.Table:
+    """The rows by these columns; where they are of a type that has no order, as they stand."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if table.num_rows < 2:
+        return table
+    try:
+        order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in by])
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid):
+        return table
+    return table.take(order)
+
+
+def sorted_by(table: pa.Table, values: NDArray[np.int64]) -> tuple[pa.Table, NDArray[np.int64]]:
+    """The rows by these numbers, one for each; rows of the same stay in their order."""
+    if len(values) < 2 or bool(np.all(values[1:] >= values[:-1])):
+        return table, values
+    order = np.argsort(values, kind="stable")
+    return table.take(order), values[order]

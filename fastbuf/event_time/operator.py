@@ -1,0 +1,280 @@
+"""The keyed window operator: record batches and watermarks in, results out.  No thread, no clock, no connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastbuf.checks import instance, whole
+from fastbuf.errors import SchemaError
+from fastbuf.event_time.aggregates import normal
+from fastbuf.event_time.aligned import AlignedWindows
+from fastbuf.event_time.arrow_rows import Hashes, microseconds
+from fastbuf.event_time.results import Results
+from fastbuf.event_time.rules import Rules, Trigger, at_end
+from fastbuf.event_time.session import SessionWindows
+from fastbuf.event_time.watermarks import MAX, MIN
+from fastbuf.event_time.windows import Aligned, Global, Session
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_GROUPS = 1 << 15
+
+
+class WindowOperator:
+    """Windows of the rows of some key groups.
+
+    Parameters
+    ----------
+    keys
+        Names of the key columns; none: all rows have one key.
+    time
+        Name of the column of event times, a timestamp.  Rows without one are in no window, and are counted.
+    schema
+        Schema of the input.
+    assigner
+        :class:`Tumbling`, :class:`Sliding`, :class:`Session` or :class:`Global`.
+    work
+        Of :func:`agg_arrow`, :func:`reduce` or :func:`apply_in_arrow`; for this operator alone.
+    lateness_us, trigger, accumulate, output_mode
+        See :class:`Rules`.
+    groups
+        Number of key groups: of Spark's hash of the key, modulo this.
+    keep_late
+        Whether late rows are kept in `late`, or just counted.
+
+    Attributes
+    ----------
+    schema
+        Schema of the results.
+    late
+        Batches of late rows, as they came in: whoever reads them empties the list.
+    late_rows, null_times
+        How many rows were late, and how many had no time.
+    current
+        The watermark, in microseconds.
+
+    Notes
+    -----
+    Results are record batches in the order of their windows' ends, then of the keys.  An iterator must be read to its
+    end before the next call.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[str],
+        time: str,
+        schema: pa.Schema,
+        assigner: Aligned | Session | Global,
+        work: Any,
+        *,
+        lateness_us: int = 0,
+        trigger: Trigger = at_end,
+        accumulate: bool = True,
+        output_mode: str = "append",
+        groups: int = 128,
+        keep_late: bool = False,
+    ) -> None:
+        import pyarrow as pa
+
+        instance("assigner", assigner, Aligned, Session, Global)
+        whole("groups", groups, 1, MOST_GROUPS)
+        self.rules = Rules(lateness_us, trigger, accumulate, output_mode)
+        for name in (time, *keys):
+            if schema.names.count(name) != 1:
+                raise SchemaError(
+                    f"the input has {schema.names.count(name)} columns {name!r}; its columns are {schema.names}"
+                )
+        kind = schema.field(time).type
+        if not pa.types.is_timestamp(kind):
+            raise SchemaError(f"the time {time!r} is a {kind}: it must be a timestamp; cast it before")
+        self._time, self._keys = time, list(keys)
+        self._input = schema
+        sessions = isinstance(assigner, Session)
+        made = work.bind(schema, list(keys), time, trigger.early if sessions else trigger.rows is not None)
+        self._work = work
+        columns = [f"k{i}" for i in range(len(keys))]
+        results = Results(work, [schema.field(k) for k in keys], columns, pa.timestamp("us", kind.tz), made)
+        self.schema = results.schema
+        self._hashes = Hashes(columns, groups)
+        self._dirty = np.zeros(groups, bool)
+        self._check_keys(columns)
+        windows: Any = SessionWindows if sessions else AlignedWindows
+        self._windows: AlignedWindows | SessionWindows = windows(
+            assigner, self.rules, work, results, self._hashes, self._dirty
+        )
+        self.late: list[pa.RecordBatch] = []
+        self._keep_late = keep_late
+        self.late_rows = self.null_times = 0
+        self._ticked: int | None = None
+        self._reading = False
+
+    def _check_keys(self, columns: list[str]) -> None:
+        import pyarrow as pa
+
+        kinds = [self._input.field(key).type for key in self._keys]
+        empty = pa.schema(list(zip(columns, kinds, strict=True))).empty_table()
+        try:
+            self._hashes.groups(pa.RecordBatch.from_pylist([], empty.schema))
+            if columns:
+                empty.group_by(columns, use_threads=False).aggregate([])
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowKeyError) as error:
+            said = str(error).splitlines()[0]
+            raise SchemaError(f"rows cannot be grouped by keys of these types: {said}; they are {kinds}") from error
+
+    @property
+    def current(self) -> int:
+        return self._windows.watermark
+
+    def rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Rows; what they fire at once: early results by their count, and those of windows that had ended before."""
+        import pyarrow as pa
+
+        self._check_read()
+        times, valid = microseconds(batch.column(self._input.get_field_index(self._time)), self._time)
+        if valid is not None:
+            self.null_times += int((~valid).sum())
+            batch, times = batch.filter(pa.array(valid)), times[valid]
+        if not batch.num_rows:
+            return iter(())
+        keys = [normal(batch.column(self._input.get_field_index(key))) for key in self._keys]
+        columns = [batch.column(self._input.get_field_index(name)) for name in self._work.columns]
+        names = [*self._hashes.keys, *(f"r{name}" for name in self._work.columns)]
+        table = pa.table([*keys, *columns], names=names) if names else unit_table(batch.num_rows)
+        self._dirty[self._hashes.groups(table)] = True
+        late = self._windows.add(times, table)
+        if late is not None and late.any():
+            self.late_rows += int(late.sum())
+            if self._keep_late:
+                self.late.append(batch.filter(pa.array(late)))
+        return self._read(self._windows.fire())
+
+    def watermark(self, us: int) -> Iterator[pa.RecordBatch]:
+        """A watermark: the results of the windows that end with it.  One that does not rise does nothing."""
+        self._check_read()
+        if us <= self.current:
+            return iter(())
+        return self._read(self._windows.advance(us))
+
+    def processing_time(self, now_ms: int) -> Iterator[pa.RecordBatch]:
+        """What the clock says: early results, if their time has come."""
+        self._check_read()
+        every = self.rules.trigger.every_ms
+        if every is None:
+            return iter(())
+        if self._ticked is None:
+            self._ticked = now_ms
+        if now_ms - self._ticked < every:
+            return iter(())
+        self._ticked = now_ms
+        return self._read(self._windows.tick())
+
+    def _check_read(self) -> None:
+        if self._reading:
+            raise RuntimeError(
+                "the results of the last call have not been read to their end: read them before the next call"
+            )
+
+    def _read(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        self._reading = True
+        return self._read_through(results)
+
+    def _read_through(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from results
+        self._reading = False
+
+    # ---- checkpoints
+
+    def freeze(self) -> Frozen:
+        """The state as it is now, to be written in another thread; groups are no longer dirty."""
+        self._check_read()
+        frozen = Frozen(self._windows, self._hashes, np.flatnonzero(self._dirty).tolist())
+        self._dirty[:] = False
+        return frozen
+
+    def snapshot(self, group: int) -> bytes:
+        """The state of one key group; of several, :meth:`freeze` is faster.  It stays dirty."""
+        self._check_read()
+        return Frozen(self._windows, self._hashes, []).group(group)
+
+    @property
+    def dirty(self) -> list[int]:
+        """The groups that have changed since :meth:`freeze`."""
+        return [int(group) for group in np.flatnonzero(self._dirty)]
+
+    def restore(self, group: int, data: bytes) -> None:
+        """Take the state of a key group, in an operator that has had no rows; :meth:`restore_state` before or after."""
+        import pyarrow as pa
+
+        with pa.ipc.open_stream(data) as stream:
+            table = stream.read_all()
+        if table.num_rows:
+            self._windows.restored(table)
+        self._windows.touch_all()
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the operator besides its groups: JSON values."""
+        return {"watermark": self.current}
+
+    def restore_state(self, states: Iterable[Mapping[str, Any]]) -> None:
+        """Go on from the states of all operators whose groups are restored here: from the least watermark of them."""
+        self._windows.watermark = min((int(state["watermark"]) for state in states), default=MIN)
+        self._windows.touch_all()
+
+    def figures(self) -> dict[str, int | None]:
+        """How many windows are open, rows and bytes held, the watermark, and what was late or had no time."""
+        tables = [table for tables in self._windows.held() for table in tables]
+        return {
+            "windows": self._windows.windows(),
+            "rows": sum(table.num_rows for table in tables),
+            "bytes": sum(table.nbytes for table in tables),
+            "watermark": None if self.current in (MIN, MAX) else self.current,
+            "late_rows": self.late_rows,
+            "null_times": self.null_times,
+        }
+
+
+class Frozen:
+    """The state of an operator at one moment; it does not change, and may be read by another thread.
+
+    Attributes
+    ----------
+    dirty
+        The groups that had changed since the last time.
+    """
+
+    def __init__(self, windows: AlignedWindows | SessionWindows, hashes: Hashes, dirty: list[int]) -> None:
+        self._windows, self._hashes = windows, hashes
+        self._held = windows.freeze()
+        self.dirty = dirty
+        self._table: pa.Table | None = None
+        self._offsets = np.zeros(0, np.int64)
+
+    def group(self, group: int) -> bytes:
+        """The state of a key group, as an Arrow stream; one without columns if there is none at all."""
+        import pyarrow as pa
+
+        if not len(self._offsets):
+            table = self._windows.thawed(*self._held)
+            table = pa.table({}) if table is None else table
+            groups = self._hashes.groups(table) if table.num_rows else np.zeros(0, np.int32)
+            self._offsets = np.append(0, np.cumsum(np.bincount(groups, minlength=MOST_GROUPS)))
+            self._table = table.take(np.argsort(groups, kind="stable"))
+            self._held = ([], [])
+        assert self._table is not None
+        start, end = self._offsets[group], self._offsets[group + 1]
+        piece = self._table.slice(start, end - start)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, piece.schema) as stream:
+            stream.write_table(piece)
+        return bytes(sink.getvalue())
+
+
+def unit_table(rows: int) -> pa.Table:
+    """So many rows without a column."""
+    import pyarrow as pa
+
+    return pa.table({"u": np.zeros(rows, np.int8)})

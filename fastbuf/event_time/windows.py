@@ -1,0 +1,184 @@
+"""Windows: which a row belongs to, for all rows of a batch at once.
+
+All is in **microseconds** since 1970, as Spark's and Arrow's timestamps: sizes, slides, offsets, gaps, starts, ends.
+A window has its start and not its end.  With a zone, sizes and slides are those of local clocks (:class:`Zone`).
+
+A *label* names a window: where it starts, in local time.  A *pane* is a part that windows share: sliding windows of a
+minute by ten seconds are made of panes of ten seconds, and a row is in one pane, not in six windows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastbuf.checks import whole
+from fastbuf.errors import ConfigError
+from fastbuf.event_time.watermarks import MAX, MIN
+from fastbuf.event_time.zones import Zone
+
+Times = NDArray[np.int64]
+MOST_US = 1 << 60  #: of sizes and gaps, and of times, before 1970 and after: 36,000 years
+MOST_OVERLAP = 100_000  #: windows that one row may be in
+
+
+class Window(NamedTuple):
+    """What a function is told of its window: start and end in microseconds since 1970; of a global one, None."""
+
+    start: int | None
+    end: int | None
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Windows that start at multiples of `slide` from `offset` on, and last `size`: the base of two."""
+
+    size: int
+    slide: int
+    offset: int
+    zone: Zone | None
+
+    def __post_init__(self) -> None:
+        whole("size", self.size, 1, MOST_US)
+        whole("slide", self.slide, 1, MOST_US)
+        whole("offset", self.offset, 1 - self.slide, self.slide - 1)
+        if self.size > self.slide * MOST_OVERLAP:
+            raise ConfigError(
+                f"windows of {self.size} us by {self.slide} us: a row would be in {-(-self.size // self.slide)} of "
+                f"them; at most {MOST_OVERLAP}: make the slide longer"
+            )
+
+    @property
+    def pane(self) -> int:
+        """Length of a pane."""
+        return gcd(self.size, self.slide)
+
+    def local(self, times: Times) -> Times:
+        return times if self.zone is None else self.zone.local(times)
+
+    def panes(self, times: Times) -> Times:
+        """The label of the pane of each time.  Floor division: right before 1970, too."""
+        local = self.local(times)
+        return local - (local - self.offset) % self.pane
+
+    def last_windows(self, panes: Times) -> Times:
+        """The label of the last window that may have each pane; with a slide beyond the size, it may end before."""
+        return panes - (panes - self.offset) % self.slide
+
+    def windows(self, panes: Times) -> tuple[NDArray[np.intp], Times]:
+        """All pairs of a pane and a window that it is in: index of the pane, label of the window; in this order."""
+        overlap = -(-self.size // self.slide)
+        back = np.arange(overlap - 1, -1, -1, dtype=np.int64) * self.slide
+        labels = self.last_windows(panes)[:, None] - back
+        inside = labels + self.size > panes[:, None]
+        return np.nonzero(inside)[0], labels[inside]
+
+    def starts(self, labels: Times) -> Times:
+        """When the windows of these labels start."""
+        return labels if self.zone is None else self.zone.instant(labels)
+
+    def ends(self, labels: Times) -> Times:
+        """When they end."""
+        return self.starts(labels + self.size)
+
+
+class Tumbling(Aligned):
+    """Windows one after the other: each row is in one.
+
+    Parameters
+    ----------
+    size
+        In microseconds.
+    offset
+        Windows start at its multiples plus this.
+    zone
+        As ``"Europe/Berlin"``: sizes and offset are by local clocks.  A day is what clocks there call one, be it of 23
+        or 25 hours.
+    """
+
+    def __init__(self, size: int, offset: int = 0, zone: str | None = None) -> None:
+        super().__init__(size, size, offset, None if zone is None else Zone(zone))
+
+    def __reduce__(self) -> tuple[type[Tumbling], tuple[int, int, str | None]]:
+        return Tumbling, (self.size, self.offset, self.zone and self.zone.name)
+
+
+class Sliding(Aligned):
+    """Windows of `size`, one each `slide`: each row is in size / slide of them.
+
+    Parameters
+    ----------
+    size, slide
+        In microseconds.
+    offset, zone
+        As of :class:`Tumbling`.
+    """
+
+    def __init__(self, size: int, slide: int, offset: int = 0, zone: str | None = None) -> None:
+        super().__init__(size, slide, offset, None if zone is None else Zone(zone))
+
+    def __reduce__(self) -> tuple[type[Sliding], tuple[int, int, int, str | None]]:
+        return Sliding, (self.size, self.slide, self.offset, self.zone and self.zone.name)
+
+
+@dataclass(frozen=True)
+class Session:
+    """Rows of a key with less than `gap` between them, or just that: a row is a window of `gap`, and windows that
+    touch are one."""
+
+    gap: int
+
+    def __post_init__(self) -> None:
+        whole("gap", self.gap, 1, MOST_US)
+
+
+@dataclass(frozen=True)
+class Global:
+    """One window for all; it fires by triggers, and at the end of the stream."""
+
+    def panes(self, times: Times) -> Times:
+        return np.zeros(len(times), np.int64)
+
+    def starts(self, labels: Times) -> Times:
+        return np.full(len(labels), MIN, np.int64)
+
+    def ends(self, labels: Times) -> Times:
+        return np.full(len(labels), MAX, np.int64)
+
+
+def sessions(keys: NDArray[np.int64], starts: Times, ends: Times) -> tuple[NDArray[np.intp], NDArray[np.intp], Times]:
+    """Merge the windows of each key that overlap or touch.
+
+    Parameters
+    ----------
+    keys
+        A number for each row, the same for the same key, from 0 on.
+
+    Returns
+    -------
+    order, firsts, ends
+        The order of the rows by key and start; where in that order a session begins; the end of each session.
+    """
+    if not len(keys):
+        return np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0, np.int64)
+    order = np.lexsort((starts, keys))
+    keys, starts, ends = keys[order], starts[order], ends[order]
+    # The greatest end so far within the key.  Keys rise, so a greatest number over all does it, if the key stands in
+    # its upper digits; ends are numbered if they would not leave room for it.
+    values = None
+    low, high = int(ends.min()), int(ends.max())
+    if (int(keys[-1]) + 1) * (high - low + 1) >= MAX:
+        values, ends = np.unique(ends, return_inverse=True)
+        low, high = 0, len(values) - 1
+    span = high - low + 1
+    reach = np.maximum.accumulate(keys * span + (ends - low)) - keys * span + low
+    if values is not None:
+        reach = values[reach]
+    new = np.ones(len(keys), bool)
+    new[1:] = (keys[1:] != keys[:-1]) | (starts[1:] > reach[:-1])
+    firsts = np.flatnonzero(new)
+    return order, firsts, reach[np.append(firsts[1:], len(keys)) - 1]
