@@ -104,7 +104,7 @@ class Tumbling(Aligned):
         super().__init__(size, size, offset, None if zone is None else Zone(zone))
 
     def __reduce__(self) -> tuple[type[Tumbling], tuple[int, int, str | None]]:
-        return Tumbling, (self.size, self.offset, self.zone and self.zone.name)
+        return Tumbling, (self.size, self.offset, None if self.zone is None else self.zone.name)
 
 
 class Sliding(Aligned):
@@ -122,7 +122,7 @@ class Sliding(Aligned):
         super().__init__(size, slide, offset, None if zone is None else Zone(zone))
 
     def __reduce__(self) -> tuple[type[Sliding], tuple[int, int, int, str | None]]:
-        return Sliding, (self.size, self.slide, self.offset, self.zone and self.zone.name)
+        return Sliding, (self.size, self.slide, self.offset, None if self.zone is None else self.zone.name)
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class _ParquetWriter:
             return []
         written = self._attempt.close()
         self._attempt = None
-        made = []
+        made: list[Committable] = []
         for attempt, path, rows, size in written:
             _sync(self._staging / attempt / path)
             made.append({"from": f"{attempt}/{path}", "to": path, "rows": rows, "bytes": size})

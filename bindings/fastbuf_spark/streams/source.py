@@ -83,10 +83,14 @@ class StreamSource(Protocol):
         Whether the first call of ``splits`` gives all of them, and each ends.
     """
 
-    name: str
-    schema: StructType
-    replayable: bool
-    bounded: bool
+    @property
+    def name(self) -> str: ...
+    @property
+    def schema(self) -> StructType: ...
+    @property
+    def replayable(self) -> bool: ...
+    @property
+    def bounded(self) -> bool: ...
 
     def splits(self, state: Any) -> tuple[list[Split], Any]:
         """The splits that were not there before, and the new state: a JSON value, None at first.  On the driver."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.checkpoint.key_groups import DEFAULT_KEY_GROUPS
@@ -15,10 +16,12 @@ from fastbuf_spark.driver.checks import check_conf, check_function, is_connect, 
 from fastbuf_spark.results import iterables
 from fastbuf_spark.schema import arrow_schema, large_types, not_carried, session_zone, struct_type
 from fastbuf_spark.shipping import AsItIs
+from fastbuf_spark.streams.event_times import TimeSpec
 from fastbuf_spark.streams.query import CheckpointConf, StreamingQuery, check_slots
 from fastbuf_spark.streams.sink import Sink
 from fastbuf_spark.streams.source import StreamSource, UserSource
 from fastbuf_spark.streams.spec import StreamSpec, StreamStage
+from fastbuf_spark.streams.windows import WindowSpec
 from fastbuf_spark.worker.chains import Chain, Link
 from fastbuf_spark.worker.steps import Filter, PandasMap
 
@@ -48,6 +51,7 @@ class _Draft:
     functions: tuple[Any, ...] = ()
     words: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    time: TimeSpec | None = None
 
 
 class Stream:
@@ -65,6 +69,39 @@ class Stream:
         self._conf = conf
 
     # ---- verbs
+
+    def with_watermark(self, column: str, delay: float | str = 0.0, *, idle: float | str | None = "1 minute") -> Stream:
+        """Say which column has the time of rows, and how late they may come; directly behind the source.
+
+        Each split has a watermark of its own, the greatest time less the delay; the stream's is the least of them.
+
+        Parameters
+        ----------
+        column
+            A timestamp.
+        delay
+            How far behind the greatest time so far of its split a row may come: seconds, or text with a unit.
+        idle
+            A split without rows for so long holds nothing back; None: it holds back for ever.
+        """
+        from pyspark.sql.types import TimestampNTZType, TimestampType
+
+        from fastbuf.event_time.watermarks import BoundedOutOfOrderness
+
+        first = self._drafts[0]
+        if len(self._drafts) > 1 or first.links:
+            raise ConfigError(
+                "with_watermark stands behind functions or a shuffle: call it directly behind the source, where the "
+                "rows of each split still come in their order"
+            )
+        if column not in self.schema.names:
+            raise ConfigError(f"with_watermark: {column!r} is no column of {self.schema.names}")
+        kind = self.schema[column].dataType
+        if not isinstance(kind, TimestampType | TimestampNTZType):
+            raise ConfigError(f"with_watermark: column {column!r} is {kind.simpleString()}: it must be a timestamp")
+        strategy = BoundedOutOfOrderness(round(_seconds("delay", delay) * 1000))
+        made = TimeSpec(column, strategy, None if idle is None else _seconds("idle", idle))
+        return Stream(self._spark, (dataclasses.replace(first, time=made),), self._conf)
 
     def map_in_arrow(self, func: BatchFunction, schema: StructType | str) -> Stream:
         """Call a function over an iterator of record batches, once for each epoch.
@@ -180,7 +217,7 @@ class Stream:
                 "guarantee='at_least_once', or a source that keeps its rows"
             )
         sc = self._spark.sparkContext
-        stages = self._stages(sink)
+        stages = self._stages(sink, output_mode)
         checkpoints = CheckpointConf(
             _seconds("every", every), _seconds("timeout", timeout), _seconds("min_pause", min_pause), tolerated_failures
         )
@@ -301,12 +338,16 @@ class Stream:
         share = max(1, left // max(1, asked.count(None)))
         return [share if count is None else count for count in asked]
 
-    def _stages(self, sink: Sink) -> tuple[StreamStage, ...]:
+    def _stages(self, sink: Sink, output_mode: str) -> tuple[StreamStage, ...]:
         made, counts = [], self._tasks()
         names: dict[str, int] = {}
         for number, (draft, tasks) in enumerate(zip(self._drafts, counts, strict=True)):
             names[draft.label] = names.get(draft.label, 0) + 1
             name = draft.label if names[draft.label] == 1 else f"{draft.label} ({names[draft.label]})"
+            operator = draft.operator
+            if isinstance(operator, WindowSpec):
+                operator = dataclasses.replace(operator, output_mode=output_mode)
+                operator.operator(1)  # raises what its rules do not allow
             made.append(
                 StreamStage(
                     name,
@@ -314,11 +355,12 @@ class Stream:
                     self._arrow(draft.given),
                     self._arrow(draft.schema),
                     draft.source,
-                    draft.operator,
+                    operator,
                     Chain(draft.links),
                     draft.functions,
                     draft.keys,
                     sink if number == len(counts) - 1 else None,
+                    draft.time,
                 )
             )
         return tuple(made)
@@ -345,6 +387,107 @@ class StreamGroups:
     _before: Stream
     _keys: tuple[str, ...]
     _partitions: int | None
+
+    def window(
+        self,
+        size: float | str,
+        *,
+        slide: float | str | None = None,
+        offset: float | str = 0.0,
+        lateness: float | str = 0.0,
+        zone: str | None = None,
+        early_rows: int | None = None,
+        early_every: float | str | None = None,
+        accumulate: bool = True,
+    ) -> StreamWindows:
+        """Windows of event time.
+
+        Parameters
+        ----------
+        size
+            Their length: seconds, or text with a unit.
+        slide
+            One begins each so long; None: each where the one before it ends.
+        offset
+            They begin at multiples of the slide plus this.
+        lateness
+            How long behind its end a window takes rows that come late.  Later ones are counted, and left out.
+        zone
+            As ``"Europe/Berlin"``: days and hours are those of clocks there.
+        early_rows, early_every
+            Results before the end: when so many rows have come, or so long has passed by the clock.
+        accumulate
+            Whether a result has all rows of its window so far, or those since the last one.
+        """
+        from fastbuf.event_time.windows import Sliding, Tumbling
+
+        long, shift = _micros("size", size), _micros("offset", offset)
+        if slide is None:
+            assigner: Any = Tumbling(long, shift, zone)
+        else:
+            assigner = Sliding(long, _micros("slide", slide), shift, zone)
+        words = f"windows of {size}" + ("" if slide is None else f" by {slide}")
+        return self._windows(assigner, words, lateness, early_rows, early_every, accumulate)
+
+    def session(
+        self,
+        gap: float | str,
+        *,
+        lateness: float | str = 0.0,
+        early_rows: int | None = None,
+        early_every: float | str | None = None,
+        accumulate: bool = True,
+    ) -> StreamWindows:
+        """Windows of rows of a key that are at most ``gap`` apart; other parameters are those of :meth:`window`."""
+        from fastbuf.event_time.windows import Session
+
+        assigner = Session(_micros("gap", gap))
+        return self._windows(assigner, f"sessions of {gap}", lateness, early_rows, early_every, accumulate)
+
+    def global_window(
+        self, *, early_rows: int | None = 1, early_every: float | str | None = None, accumulate: bool = True
+    ) -> StreamWindows:
+        """One window for all rows of a key: running results, by default behind each batch that has rows of the key.
+
+        Parameters are those of :meth:`window`; results have no ``window_start`` and ``window_end``.
+        """
+        from fastbuf.event_time.windows import Global
+
+        return self._windows(Global(), "all rows", 0.0, early_rows, early_every, accumulate)
+
+    def _windows(
+        self,
+        assigner: Any,
+        words: str,
+        lateness: float | str,
+        early_rows: int | None,
+        early_every: float | str | None,
+        accumulate: bool,
+    ) -> StreamWindows:
+        from fastbuf.event_time.rules import Trigger
+        from fastbuf.event_time.windows import Global
+
+        time = self._before._drafts[0].time
+        if time is None and not isinstance(assigner, Global):
+            raise ConfigError(f"{words} go by event time: say with_watermark behind the source first")
+        column = "" if time is None or isinstance(assigner, Global) else time.column
+        if column and column not in self._before.schema.names:
+            raise ConfigError(
+                f"{words} go by the column {column!r} of with_watermark, which the functions before group_by leave "
+                f"out: they give {self._before.schema.names}"
+            )
+        every = None if early_every is None else round(_seconds("early_every", early_every) * 1000)
+        made = WindowSpec(
+            self._keys,
+            column,
+            self._before._arrow(self._before.schema),
+            assigner,
+            dict,  # what is done with rows is said by the verb
+            _micros("lateness", lateness),
+            Trigger(early_rows, every),
+            accumulate,
+        )
+        return StreamWindows(self, made, words)
 
     def transform_with_state(
         self,
@@ -396,6 +539,99 @@ class StreamGroups:
         )
         last = dataclasses.replace(made._drafts[-1], schema=result)
         return Stream(spark, (*made._drafts[:-1], last), made._conf)
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamWindows:
+    """Windows of a stream's groups, made by :meth:`StreamGroups.window` and its like."""
+
+    _groups: StreamGroups
+    _spec: WindowSpec
+    _words: str
+
+    def agg_arrow(self, aggregates: Iterable[tuple[Any, str]], *, name: str | None = None) -> Stream:
+        """Aggregate columns with functions of pyarrow.
+
+        Parameters
+        ----------
+        aggregates
+            Pairs of a column and one of sum, product, min, max, any, all, count, mean; ``([], "count_all")`` counts
+            rows.
+        name
+            Of its state in checkpoints.
+
+        Returns
+        -------
+        Stream
+            The keys, ``window_start``, ``window_end``, and for each pair a column as ``amount_sum``.
+        """
+        from fastbuf.event_time.work import agg_arrow
+
+        pairs = [(column or "", function) for column, function in aggregates]
+        return self._with(partial(agg_arrow, pairs), "agg_arrow", None, name)
+
+    def reduce(
+        self, func: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]], *, name: str | None = None
+    ) -> Stream:
+        """Make one row of two: ``func`` takes and returns dicts of the columns besides keys and time."""
+        from fastbuf.event_time.work import reduce
+
+        check_function("func", func, "takes two rows as dicts and returns one")
+        return self._with(partial(reduce, self._groups._before._as_it_is(func)), _label(func), None, name)
+
+    def apply_in_arrow(self, func: Any, schema: StructType | str, *, name: str | None = None) -> Stream:
+        """Call ``func(key, window, table)`` with all rows of a window; it returns a ``pyarrow.Table``.
+
+        The key is a tuple of Arrow's scalars; ``window.start`` and ``window.end`` are microseconds since 1970.  Rows
+        are kept until the window ends.
+        """
+        return self._applied(func, schema, "arrow", name)
+
+    def apply_in_pandas(self, func: Any, schema: StructType | str, *, name: str | None = None) -> Stream:
+        """Call ``func(key, window, frame)``; it returns a ``pandas.DataFrame``.  See :meth:`apply_in_arrow`."""
+        return self._applied(func, schema, "pandas", name)
+
+    def apply_in_polars(self, func: Any, schema: StructType | str, *, name: str | None = None) -> Stream:
+        """Call ``func(key, window, frame)``; it returns a ``polars.DataFrame``.  See :meth:`apply_in_arrow`."""
+        return self._applied(func, schema, "polars", name)
+
+    def _applied(self, func: Any, schema: StructType | str, form: str, name: str | None) -> Stream:
+        from fastbuf_spark.streams.window_functions import Applied
+
+        check_function("func", func, "takes a key, a window and its rows")
+        before, result = self._groups._before, struct_type(schema)
+        rules = pandas_rules(before._spark, result, before._arrow(result)) if form == "pandas" else None
+        work = Applied(before._as_it_is(func), form, before._arrow(result), rules)
+        return self._with(work, _label(func), result, name)
+
+    def _with(self, work: Any, label: str, result: StructType | None, name: str | None) -> Stream:
+        from fastbuf_spark.driver.sources import of_arrow
+
+        groups, spec = self._groups, dataclasses.replace(self._spec, work=work)
+        shape = self._shape(spec)
+        if not spec.time:
+            shape = shape.remove(shape.get_field_index("window_start"))
+            shape = shape.remove(shape.get_field_index("window_end"))
+        schema = of_arrow(shape)
+        if result is not None:  # of Spark's own types, such as user-defined ones
+            schema = type(schema)([*schema.fields[: len(schema.fields) - len(result.fields)], *result.fields])
+        words = f"{self._words} by {', '.join(groups._keys)}"
+        made = groups._before._exchange(name or words, groups._keys, groups._partitions, spec)
+        last = dataclasses.replace(made._drafts[-1], schema=schema, words=(label,))
+        return Stream(groups._before._spark, (*made._drafts[:-1], last), made._conf)
+
+    @staticmethod
+    def _shape(spec: WindowSpec) -> pa.Schema:
+        """The schema of its results, which no output mode changes."""
+        return dataclasses.replace(spec, output_mode="update").operator(1).schema
+
+
+def _label(func: Any) -> str:
+    return getattr(func, "__name__", type(func).__name__)
+
+
+def _micros(name: str, value: float | str) -> int:
+    return round(_seconds(name, value) * 1_000_000)
 
 
 def _seconds(name: str, value: float | str) -> float:

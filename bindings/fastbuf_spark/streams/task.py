@@ -21,7 +21,7 @@ from fastbuf_spark.protocol import Abort, FromDriver, Stop
 from fastbuf_spark.spec import not_reached, plain
 from fastbuf_spark.streams import messages
 from fastbuf_spark.streams.commits import Commits
-from fastbuf_spark.streams.event_times import GateTime, SourceTime
+from fastbuf_spark.streams.event_times import DRAIN_S, GateTime, SourceTime
 from fastbuf_spark.streams.fail_points import ask, reach
 from fastbuf_spark.streams.operators import ByKeyGroup
 from fastbuf_spark.streams.sink import SinkContext
@@ -102,7 +102,8 @@ class StreamTask:
         self._no_more_splits = self._draining = False
         self._data_ended = self._end_told = False  # all rows are read; and those behind were told
         self._finished = False  # the last checkpoint is complete
-        self._ticked = 0.0
+        self._ticked = self._drained = 0.0
+        self._time_is_due = False
         self._rows = {"in": 0, "out": 0}
         self._waits: dict[str, float] = {}
 
@@ -152,13 +153,15 @@ class StreamTask:
         self._snapshots.restore(start.pieces.get(stage.name, {}))
         stack.callback(self._snapshots.close)
         if stage.source is not None:
-            self._time = SourceTime(stage.time, start.times)
+            self._time = SourceTime(stage.time, start.times, stage.name)
             self._reader = stage.source.reader(stage.given)
             stack.callback(self._reader.close)
             self._assign(start.splits)
         else:
-            self._time = GateTime(spec.stages[self.place - 1].tasks, start.times)
+            self._time = GateTime(spec.stages[self.place - 1].tasks, start.times, stage.name)
         if self._operator is not None:
+            if hasattr(self._operator, "begin"):
+                self._operator.begin(self._time.restored)
             stack.callback(self._operator.close)
         if stage.sink is not None:
             context = SinkContext(
@@ -232,28 +235,30 @@ class StreamTask:
                 return
             if self._data_ended or self._draining:
                 if not self._data_ended:
-                    self._data_ended = True
-                    return
+                    return self._end_source()
                 self._control.wait(IDLE_S)
                 continue
             polled = self._reader.poll(IDLE_S)
             if polled is None:
                 if self._no_more_splits and not self._offsets:
-                    self._data_ended = True
-                    return
-                self._forward_time()
+                    return self._end_source()
+                self._follow_time()
                 self._control.wait(0.001)
                 continue
             if polled.batch is not None and polled.batch.num_rows:
                 self._rows["in"] += polled.batch.num_rows
-                batch = self._time.rows(polled.split, polled.batch)
-                yield batch
+                self._time.rows(polled.split, polled.batch)
+                yield polled.batch
             self._offsets[polled.split] = polled.offset
             if polled.ended:
                 del self._offsets[polled.split]
                 self._ended_splits.append(polled.split)
                 self._time.remove(polled.split)
-            self._forward_time()
+            self._follow_time()
+
+    def _end_source(self) -> None:
+        self._data_ended = True
+        self._time.finish()
 
     def _gate_rows(self) -> Iterator[pa.RecordBatch]:
         operator = self._operator
@@ -270,6 +275,7 @@ class StreamTask:
                 self._ticked = now
                 yield from operator.processing_time(time.time_ns() // 1_000_000)
             if item is None:
+                self._follow_time()
                 if self._gate.finished:  # the tasks before this one have heard that the last checkpoint is complete
                     self._control.wait(IDLE_S)
                 continue
@@ -280,8 +286,14 @@ class StreamTask:
                 yield from operator.rows(item)
 
     def _is_due(self) -> bool:
-        """Whether this epoch ends here."""
-        return self._barrier is not None or bool(self._cancelled) or self._finished or self._ends_data()
+        """Whether the functions' input ends here."""
+        return (
+            self._barrier is not None
+            or bool(self._cancelled)
+            or self._finished
+            or self._time_is_due
+            or self._ends_data()
+        )
 
     def _ends_data(self) -> bool:
         return self._data_ended and not self._end_told
@@ -308,11 +320,21 @@ class StreamTask:
         """The watermark of this task has moved: what that makes due, before it goes on."""
         if time_ms is not None and self._operator is not None:
             yield from self._operator.watermark(time_ms)
-        self._forward_time()
+        self._follow_time()
+
+    def _follow_time(self) -> None:
+        """Send on what is known of event time, or have the functions' input end for it: see ``event_times``."""
+        if self._writer is None or not self._time.look():
+            return
+        if not self.stage.opened:
+            self._forward_time()
+        elif time.monotonic() - self._drained >= DRAIN_S:
+            self._time_is_due = True
 
     def _forward_time(self) -> None:
-        """Send on what is known of event time, behind the rows that were given out before."""
-        if self._writer is not None:
+        """Send it on, behind the rows that were given out before."""
+        self._time_is_due, self._drained = False, time.monotonic()
+        if self._writer is not None and self._time.look(at_once=True):
             for event in self._time.news():
                 self._writer.emit_event(event)
 
@@ -335,6 +357,8 @@ class StreamTask:
             if self._writer is not None:
                 self._writer.emit_event(CancelCheckpoint(checkpoint))
         self._cancelled.clear()
+        if self._time_is_due:
+            self._forward_time()
         if self._ends_data():
             self._end_told = True
             self._forward_time()

@@ -107,7 +107,8 @@ def test_shifts_by_local_clocks() -> None:
     assert list(lengths) == [5, 6, 7]
     assert list(counts[[0, 2]]) == [1, 1]
     hours = {
-        (EPOCH + timedelta(microseconds=int(t))).astimezone(ZoneInfo("Europe/Berlin")).hour for t in shift.starts(labels)
+        (EPOCH + timedelta(microseconds=int(t))).astimezone(ZoneInfo("Europe/Berlin")).hour
+        for t in shift.starts(labels)
     }
     assert hours == {0, 6, 12, 18}
 

@@ -1,0 +1,57 @@
+"""Users' functions of a window: rows as Arrow tables, pandas or polars frames, and what they give as Arrow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fastbuf_spark.results import about
+from fastbuf_spark.schema import conform
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fastbuf_spark.worker.pandas_verbs import PandasRules
+
+
+@dataclass(frozen=True)
+class Applied:
+    """Makes what :func:`fastbuf.event_time.work.apply_in_arrow` gives; ``form``: "arrow", "pandas" or "polars"."""
+
+    func: Any
+    form: str
+    schema: pa.Schema
+    rules: PandasRules | None
+
+    def __call__(self) -> Any:
+        from fastbuf.event_time.work import apply_in_arrow
+
+        return apply_in_arrow(getattr(self, f"_{self.form}"), self.schema)
+
+    def _arrow(self, key: Any, window: Any, table: pa.Table) -> pa.Table:
+        return self._conformed(self.func(key, window, table))
+
+    def _pandas(self, key: Any, window: Any, table: pa.Table) -> pa.Table:
+        import pyarrow as pa
+
+        from fastbuf_spark.worker.pandas_verbs import Frames, Results
+
+        assert self.rules is not None
+        frame = Frames(self.rules).converted(table)
+        results = Results(self.rules, self.func)
+        made = self.func(tuple(each.as_py() for each in key), window, frame)
+        return pa.concat_tables([self.schema.empty_table(), *results.add(made), *results.rest()])
+
+    def _polars(self, key: Any, window: Any, table: pa.Table) -> pa.Table:
+        import polars as pl
+
+        made = self.func(tuple(each.as_py() for each in key), window, pl.from_arrow(table))
+        return self._conformed(made.to_arrow() if hasattr(made, "to_arrow") else made)
+
+    def _conformed(self, made: Any) -> pa.Table:
+        import pyarrow as pa
+
+        if not hasattr(made, "to_batches"):
+            raise TypeError(f"{about(self.func)} must return a table, not a {type(made).__name__}")
+        batches = [conform(batch, self.schema, about(self.func)) for batch in made.to_batches()]
+        return pa.Table.from_batches(batches, self.schema)

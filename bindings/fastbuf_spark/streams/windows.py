@@ -1,0 +1,130 @@
+"""Windows of a stream: the keyed operator of :mod:`fastbuf.event_time`, for a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastbuf.event_time.operator import Frozen, WindowOperator
+from fastbuf.event_time.rules import Trigger
+from fastbuf.event_time.watermarks import MIN, in_microseconds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NO_TIME = "__no_time"  #: column of a time that no row has, for windows that go by none
+
+
+@dataclass(frozen=True)
+class WindowSpec:
+    """What the operator of a stage is made of; see :class:`fastbuf.event_time.operator.WindowOperator`.
+
+    Attributes
+    ----------
+    time
+        Column of event times; empty: the window goes by no time.
+    work
+        Makes what is done with the rows of a window.
+    """
+
+    keys: tuple[str, ...]
+    time: str
+    given: pa.Schema
+    assigner: Any
+    work: Callable[[], Any]
+    lateness_us: int
+    trigger: Trigger
+    accumulate: bool
+    output_mode: str = "append"
+
+    def __call__(self) -> WindowedRows:
+        return WindowedRows(self)
+
+    def operator(self, key_groups: int) -> WindowOperator:
+        """A new operator."""
+        return WindowOperator(
+            self.keys,
+            self.time or NO_TIME,
+            self.given if self.time else _with_time(self.given),
+            self.assigner,
+            self.work(),
+            lateness_us=self.lateness_us,
+            trigger=self.trigger,
+            accumulate=self.accumulate,
+            output_mode=self.output_mode,
+            groups=key_groups,
+        )
+
+
+class WindowedRows:
+    """See :class:`~fastbuf_spark.streams.operators.KeyedOperator`."""
+
+    def __init__(self, spec: WindowSpec) -> None:
+        self._spec = spec
+        self._operator: Any = None
+
+    def open(self, key_groups: int) -> None:
+        self._operator = self._spec.operator(key_groups)
+
+    def begin(self, mark_ms: int) -> None:
+        """All groups are restored; the task's watermark was this."""
+        if mark_ms != MIN:
+            self._operator.restore_state([{"watermark": in_microseconds(mark_ms)}])
+
+    def rows(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        if not self._spec.time:
+            import pyarrow as pa
+
+            times = pa.array(np.zeros(batch.num_rows, np.int64)).view(pa.timestamp("us"))
+            batch = pa.RecordBatch.from_arrays([*batch.columns, times], schema=_with_time(self._spec.given))
+        return self._shown(self._operator.rows(batch))
+
+    def watermark(self, time_ms: int) -> Iterable[pa.RecordBatch]:
+        return self._shown(self._operator.watermark(in_microseconds(time_ms)))
+
+    def processing_time(self, now_ms: int) -> Iterable[pa.RecordBatch]:
+        return self._shown(self._operator.processing_time(now_ms))
+
+    def _shown(self, results: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        if self._spec.time:
+            return results
+        return (batch.drop_columns(["window_start", "window_end"]) for batch in results)
+
+    def end(self) -> Iterable[pa.RecordBatch]:
+        return ()  # the watermark has come to its end before
+
+    def freeze(self, more: frozenset[int]) -> Mapping[int, Callable[[], bytes]]:
+        frozen = self._operator.freeze()
+        return {group: partial(_encoded, frozen, group) for group in sorted(more | set(frozen.dirty))}
+
+    def thaw(self) -> None:
+        pass  # its tables are never changed in place
+
+    def restore(self, group: int, data: bytes) -> None:
+        self._operator.restore(group, data)
+
+    def figures(self) -> dict[str, Any]:
+        told = self._operator.figures()
+        made = {"windows": told["windows"], "late_rows": told["late_rows"], "state_rows": told["rows"]}
+        return {**made, "state_bytes": told["bytes"], "null_times": told["null_times"]}
+
+    def close(self) -> None:
+        pass
+
+
+def _encoded(frozen: Frozen, group: int) -> bytes:
+    import pyarrow as pa
+
+    data = frozen.group(group)
+    with pa.ipc.open_stream(data) as reader:
+        return data if any(batch.num_rows for batch in reader) else b""
+
+
+def _with_time(schema: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    return schema.append(pa.field(NO_TIME, pa.timestamp("us")))
