@@ -215,6 +215,15 @@ def test_an_end_and_a_newer_barrier_at_once(exactly_once: bool) -> None:
         assert alignment.barrier(1, 1, 0.0) == Step(snapshot=1), "not a new one, though one channel is left"
 
 
+def test_a_blocked_channel_that_is_lost_is_unblocked_with_the_others() -> None:
+    """Its end is told from outside, as nothing is read of it; whoever comes in its place is not to find it blocked."""
+    alignment = Alignment(range(2))
+    assert alignment.barrier(0, 1, 0.0) == Step(block=(0,))
+    assert alignment.end(0) == Step()
+    assert alignment.barrier(1, 2, 0.0) == Step(unblock=(0,), snapshot=2, cancelled=1)
+    assert alignment.barrier(1, 3, 0.0) == Step(snapshot=3)
+
+
 @MODES
 def test_a_marker_or_an_abort_that_comes_first_makes_the_barriers_stale(exactly_once: bool) -> None:
     alignment = Alignment(range(2), exactly_once)
