@@ -531,14 +531,53 @@ class StreamGroups:
         sent = self._before._as_it_is(processor)
         given = self._before._arrow(self._before.schema)
         label = name or f"{type(processor).__name__} by {', '.join(self._keys)}"
-        made = self._before._exchange(
-            label,
+        operator = StatefulSpec(sent, self._keys, given, rules, mode, arrow, shapes_of(processor))
+        return self._with(operator, result, label)
+
+    def transform_batches_with_state(
+        self,
+        func: Callable[[pa.RecordBatch, Any, pa.RecordBatch], tuple[Any, Any]],
+        schema: StructType | str,
+        state: StructType | str,
+        *,
+        ttl: float | str | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Call a function for each batch of rows with the state of its keys in columns: for many keys, all at once.
+
+        Parameters
+        ----------
+        func
+            Takes a batch; an int64 array with the number of each row's key, from 0 on; and the state of these keys, a
+            batch with a row for each (nulls for a new one).  Returns their new state, in the same order, and a batch of
+            results, or None.  A key whose state is nulls alone is forgotten.
+        schema
+            Schema of the results.
+        state
+            Schema of the state of a key.
+        ttl
+            A key without rows for so long is forgotten.
+        name
+            Of its state in checkpoints: keep it for as long as the state shall be found.
+        """
+        from fastbuf_spark.streams.running import BatchStateSpec
+
+        check_function("func", func, "takes a batch, numbers of keys, and their state")
+        before, result, kept = self._before, struct_type(schema), struct_type(state)
+        operator = BatchStateSpec(
             self._keys,
-            self._partitions,
-            StatefulSpec(sent, self._keys, given, rules, mode, arrow, shapes_of(processor)),
+            before._arrow(before.schema),
+            before._as_it_is(func),
+            before._arrow(result),
+            before._arrow(kept),
+            None if ttl is None else round(_seconds("ttl", ttl) * 1000),
         )
-        last = dataclasses.replace(made._drafts[-1], schema=result)
-        return Stream(spark, (*made._drafts[:-1], last), made._conf)
+        return self._with(operator, result, name or f"{_label(func)} by {', '.join(self._keys)}")
+
+    def _with(self, operator: Any, schema: StructType, label: str, words: str = "") -> Stream:
+        made = self._before._exchange(label, self._keys, self._partitions, operator)
+        last = dataclasses.replace(made._drafts[-1], schema=schema, words=(words,) if words else ())
+        return Stream(self._before._spark, (*made._drafts[:-1], last), made._conf)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -565,9 +604,15 @@ class StreamWindows:
         Stream
             The keys, ``window_start``, ``window_end``, and for each pair a column as ``amount_sum``.
         """
+        from fastbuf.event_time.rules import Trigger
         from fastbuf.event_time.work import agg_arrow
+        from fastbuf_spark.driver.sources import of_arrow
+        from fastbuf_spark.streams.running import RunningSpec
 
-        pairs = [(column or "", function) for column, function in aggregates]
+        pairs = tuple((column or "", function) for column, function in aggregates)
+        if not self._spec.time and self._spec.accumulate and self._spec.trigger == Trigger(1):
+            running = RunningSpec(self._groups._keys, self._spec.given, pairs)
+            return self._placed(running, of_arrow(running.results()), "agg_arrow", name)
         return self._with(partial(agg_arrow, pairs), "agg_arrow", None, name)
 
     def reduce(
@@ -607,7 +652,7 @@ class StreamWindows:
     def _with(self, work: Any, label: str, result: StructType | None, name: str | None) -> Stream:
         from fastbuf_spark.driver.sources import of_arrow
 
-        groups, spec = self._groups, dataclasses.replace(self._spec, work=work)
+        spec = dataclasses.replace(self._spec, work=work)
         shape = self._shape(spec)
         if not spec.time:
             shape = shape.remove(shape.get_field_index("window_start"))
@@ -615,10 +660,11 @@ class StreamWindows:
         schema = of_arrow(shape)
         if result is not None:  # of Spark's own types, such as user-defined ones
             schema = type(schema)([*schema.fields[: len(schema.fields) - len(result.fields)], *result.fields])
-        words = f"{self._words} by {', '.join(groups._keys)}"
-        made = groups._before._exchange(name or words, groups._keys, groups._partitions, spec)
-        last = dataclasses.replace(made._drafts[-1], schema=schema, words=(label,))
-        return Stream(groups._before._spark, (*made._drafts[:-1], last), made._conf)
+        return self._placed(spec, schema, label, name)
+
+    def _placed(self, operator: Any, schema: StructType, label: str, name: str | None) -> Stream:
+        words = f"{self._words} by {', '.join(self._groups._keys)}"
+        return self._groups._with(operator, schema, name or words, label)
 
     @staticmethod
     def _shape(spec: WindowSpec) -> pa.Schema:
