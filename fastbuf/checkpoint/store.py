@@ -22,6 +22,7 @@ import json
 import logging
 import os
 import secrets
+import shutil
 import socket
 import time
 from collections.abc import Iterable, Iterator
@@ -173,6 +174,8 @@ class CheckpointStore:
     """
 
     def __init__(self, path: str | os.PathLike[str], key_groups: int = 128, kept: int = KEPT) -> None:
+        if "://" in os.fspath(path):
+            raise CheckpointError(f"checkpoints cannot be kept in {path}: give a directory that all hosts have mounted")
         self.path = Path(path).absolute()
         self.kept = kept
         self.generation = 0
@@ -182,7 +185,8 @@ class CheckpointStore:
         about = self.path / "job.json"
         if not about.exists():
             text = json.dumps({"format": FORMAT, "job": secrets.token_hex(16), "key_groups": key_groups})
-            _write(about, text.encode(), exclusive=True)
+            with contextlib.suppress(FileExistsError):  # another driver begins the same job
+                _write(about, text.encode(), exclusive=True)
         try:
             known = json.loads(about.read_text())
             self.job: str = known["job"]
@@ -280,24 +284,33 @@ class CheckpointStore:
         numbers = self.numbers()
         for number in numbers[: -self.kept]:
             self._file(number).unlink(missing_ok=True)
-        needed = set()
-        for number in numbers[-self.kept :]:
-            with contextlib.suppress(CheckpointError):
-                needed |= {entry[0] for entry in pieces_of(self.read(number))}
         # Files of the checkpoint in progress are not named yet, and have its number
-        newest = numbers[-1] if numbers else 0
-        for name in set(os.listdir(self.path / "state")) - needed:
-            if _checkpoint_of(name) <= newest:
-                (self.path / "state" / name).unlink(missing_ok=True)
+        self._remove_unnamed(numbers[-self.kept :], numbers[-1] if numbers else 0)
 
     def sweep(self) -> None:
-        """Remove all state files that no checkpoint names; while no task runs."""
+        """Remove all state files that no checkpoint names, and what writes left that were cut off; no task runs."""
+        self._remove_unnamed(self.numbers(), None)
+        for name in ("checkpoints", "generations", "state", "."):
+            for path in (self.path / name).glob(".*-*"):
+                path.unlink(missing_ok=True)
+
+    def _remove_unnamed(self, numbers: Iterable[int], newest: int | None) -> None:
+        """Remove the state files of checkpoints up to ``newest`` that none of ``numbers`` names."""
         needed = set()
-        for number in self.numbers():
-            with contextlib.suppress(CheckpointError):
+        for number in numbers:
+            try:
                 needed |= {entry[0] for entry in pieces_of(self.read(number))}
+            except CheckpointError as error:
+                log.error("no state file is removed, since it is not known which are needed: %s", error)
+                return
         for name in set(os.listdir(self.path / "state")) - needed:
-            (self.path / "state" / name).unlink(missing_ok=True)
+            if newest is None or _checkpoint_of(name) <= newest:
+                (self.path / "state" / name).unlink(missing_ok=True)
+
+    def last(self) -> int:
+        """The newest number that a checkpoint ever had here, broken ones too: none is given out twice."""
+        names = (name[:DIGITS] for name in os.listdir(self.path / "checkpoints"))
+        return max((int(name) for name in names if name.isdigit()), default=0)
 
     def numbers(self) -> list[int]:
         """The checkpoints that exist, oldest first."""
@@ -329,7 +342,11 @@ class CheckpointStore:
                 if verify:
                     verify_pieces(self.state_folder, metadata)
             except CheckpointError as error:
-                log.error("checkpoint %d cannot be restored, the one before it is tried: %s", number, error)
+                log.error(
+                    "checkpoint %d cannot be restored, the one before it is tried: rows that it committed come again: %s",
+                    number,
+                    error,
+                )
                 problems.append(f"{number}: {error}")
                 continue
             return metadata
@@ -338,7 +355,7 @@ class CheckpointStore:
         return None
 
     def drop_after(self, checkpoint: int) -> None:
-        """Remove the metadata of newer checkpoints, which could not be restored; their files are kept beside."""
+        """Take newer checkpoints, which could not be restored, out of use: their metadata stay, as ``.broken``."""
         for number in self.numbers():
             if number > checkpoint:
                 path = self._file(number)
@@ -356,13 +373,17 @@ class CheckpointStore:
         if target.exists() and any(target.iterdir()):
             raise CheckpointError(f"{target} is not empty: give a savepoint a directory of its own")
         metadata = self.read(checkpoint)
-        for name in ("state", "checkpoints"):
-            (target / name).mkdir(parents=True, exist_ok=True)
-        for name in sorted({entry[0] for entry in pieces_of(metadata)}):
-            _write(target / "state" / name, (self.path / "state" / name).read_bytes())
-        verify_pieces(target / "state", metadata)
-        _write(target / "job.json", (self.path / "job.json").read_bytes())
-        _write(target / "checkpoints" / self._file(checkpoint).name, _signed(metadata))
+        try:
+            for name in ("state", "checkpoints"):
+                (target / name).mkdir(parents=True, exist_ok=True)
+            for name in sorted({entry[0] for entry in pieces_of(metadata)}):
+                _write(target / "state" / name, (self.path / "state" / name).read_bytes())
+            verify_pieces(target / "state", metadata)
+            _write(target / "job.json", (self.path / "job.json").read_bytes())
+            _write(target / "checkpoints" / self._file(checkpoint).name, _signed(metadata))
+        except BaseException:
+            shutil.rmtree(target, ignore_errors=True)  # so that it can be tried again
+            raise
 
     def begin_from(self, savepoint: str | os.PathLike[str]) -> None:
         """Take a savepoint as the first checkpoint of this job, if it has none yet.
@@ -444,7 +465,8 @@ def _write(path: Path, data: bytes, exclusive: bool = False) -> None:
             os.fsync(file.fileno())
         if exclusive:
             os.link(temporary, path)  # refuses a name that is there, which a rename would replace
-            temporary.unlink()
+            with contextlib.suppress(OSError):
+                temporary.unlink()
         else:
             temporary.rename(path)
         sync_directory(path.parent)
