@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
+FEW = 256
 _GONE: Any = object()  # in the second map: the key was removed
 
 
@@ -161,6 +162,7 @@ class Timers:
         self.state: GroupedMap[tuple[int, Any], bool] = GroupedMap()
         self._heap: list[tuple[int, int, int, Any]] = []
         self._count = 0
+        self._most = FEW  # entries of the heap before it is looked through for those that are gone
 
     def add(self, group: int, key: Any, time_ms: int) -> None:
         """Set a timer; one that is set already stays one."""
@@ -170,6 +172,11 @@ class Timers:
             self.state.put(group, (time_ms, key), True)
             self._count += 1
             heapq.heappush(self._heap, (time_ms, self._count, group, key))
+            if len(self._heap) > self._most:  # most may have been taken back
+                live = {(at, where, whose): (at, n, where, whose) for at, n, where, whose in self._heap}
+                self._heap = [each for (at, where, whose), each in live.items() if self.state.get(where, (at, whose))]
+                heapq.heapify(self._heap)
+                self._most = 2 * len(self._heap) + FEW
 
     def remove(self, group: int, key: Any, time_ms: int) -> None:
         """Take a timer back."""
@@ -180,11 +187,13 @@ class Timers:
         return sorted(time for (time, other), _ in self.state.items(group) if other == key)
 
     def due(self, now_ms: int) -> Iterator[tuple[int, Any, int]]:
-        """Group, key and time of each timer up to ``now_ms``, which is removed."""
+        """Group, key and time of each timer up to ``now_ms``, which is removed; not of those that are set meanwhile."""
         import heapq
 
+        due = []
         while self._heap and self._heap[0][0] <= now_ms:
-            time_ms, _, group, key = heapq.heappop(self._heap)
+            due.append(heapq.heappop(self._heap))
+        for time_ms, _, group, key in due:
             if self.state.get(group, (time_ms, key)) is not None:
                 self.state.remove(group, (time_ms, key))
                 yield group, key, time_ms

@@ -343,7 +343,8 @@ class CheckpointStore:
                     verify_pieces(self.state_folder, metadata)
             except CheckpointError as error:
                 log.error(
-                    "checkpoint %d cannot be restored, the one before it is tried: rows that it committed come again: %s",
+                    "checkpoint %d cannot be restored, and rows that it committed will come again from the one before "
+                    "it: %s",
                     number,
                     error,
                 )

@@ -27,7 +27,9 @@ class Commits:
         self._control = control
         self._waiting: dict[int, Sequence[Committable]] = {}  # by checkpoint; those that are done leave
         self._due: deque[int] = deque()
-        self._changed = threading.Condition()
+        self._done: dict[int, Sequence[Committable]] = {}  # committed; a checkpoint that names them may be restored
+        self._unnamed: dict[int, list[int]] = {}  # by checkpoint: those of the done that it does not name
+        self._changed = threading.Condition(threading.RLock())
         self._error: BaseException | None = None
         self._closed = False
         self._thread: Any = None
@@ -43,6 +45,12 @@ class Commits:
             return [
                 [number, list(some)] for number, some in sorted(self._waiting.items()) if some or number in self._due
             ]
+
+    def snapshot(self, checkpoint: int) -> list[list[Any]]:
+        """What this checkpoint names: see :meth:`waiting`."""
+        with self._changed:
+            self._unnamed[checkpoint] = list(self._done)
+            return self.waiting()
 
     def complete(self, checkpoint: int) -> None:
         """Commit all up to this checkpoint; one that was passed over is committed with it."""
@@ -65,17 +73,23 @@ class Commits:
                         return
                     number = self._due[0]
                     committables = self._waiting[number]
-                self._commit(number, committables)
+                if not self._commit(number, committables):
+                    return
                 with self._changed:
-                    del self._waiting[number]
+                    self._done[number] = self._waiting.pop(number)
+                    over = {n for m in list(self._unnamed) if m <= number for n in self._unnamed.pop(m)}
+                    forgotten = [each for n in sorted(over) for each in self._done.pop(n, ())]
                     self._due.popleft()
                     self._changed.notify_all()
+                if forgotten and hasattr(self._sink, "forget"):
+                    self._sink.forget(forgotten)
         except BaseException as error:
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
 
-    def _commit(self, checkpoint: int, committables: Sequence[Committable]) -> None:
+    def _commit(self, checkpoint: int, committables: Sequence[Committable]) -> bool:
+        """False: closed before it worked."""
         reach("before commit", checkpoint)
         wait = FIRST_WAIT_S
         for left in reversed(range(TRIES)):
@@ -91,10 +105,12 @@ class Commits:
                         f"checkpoint is complete, and a restart tries again. At risk: {list(committables)!s:.500}"
                     ) from error
                 with self._changed:
-                    self._changed.wait_for(lambda: self._closed, wait)
+                    if self._changed.wait_for(lambda: self._closed, wait):
+                        return False
                 wait *= 2
         reach("after commit", checkpoint)
         self._control.send(Committed(checkpoint))
+        return True
 
     def check(self) -> None:
         """Raises what has failed."""

@@ -13,6 +13,8 @@ from fastbuf_spark.streams.sink import Committable, SinkContext, SinkWriter, Sta
 if TYPE_CHECKING:
     import pyarrow as pa
 
+MESSAGE_BYTES = 4 << 20  #: of rows in one message to the driver
+
 
 class MemorySink:
     """See :func:`fastbuf_spark.to_memory`."""
@@ -72,36 +74,43 @@ class _MemoryWriter:
     def __init__(self, context: SinkContext) -> None:
         self._context = context
         self._staged = StagedRows(context)
-        self._sent: list[Committable] = []
         self.collect: Callable[[str, str], None] = lambda name, rows: None  # the task sets it
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._context.exactly_once:
             self._staged.write(batch)
         else:
-            self.collect("", _text([batch]))
+            self._collect("", [batch])
 
     def prepare(self, checkpoint: int) -> list[Committable]:
         return self._staged.prepare()
 
     def commit(self, checkpoint: int, committables: Sequence[Committable]) -> None:
-        for each in self._sent:  # a newer checkpoint is complete: what was sent before it has come to the driver
-            StagedRows.remove(self._context, each)
-        self._sent = list(committables)
         for each in committables:
-            self.collect(each["file"], _text(list(StagedRows.batches(self._context, each))))
+            self._collect(each["file"], list(StagedRows.batches(self._context, each)))
+
+    def forget(self, committables: Sequence[Committable]) -> None:
+        for each in committables:  # a newer checkpoint is complete: what was sent before it has come to the driver
+            StagedRows.remove(self._context, each)
+
+    def _collect(self, name: str, batches: list[pa.RecordBatch]) -> None:
+        import pyarrow as pa
+
+        table = pa.Table.from_batches(batches)
+        step = max(1, table.num_rows * MESSAGE_BYTES // max(1, table.nbytes))
+        for begin in range(0, table.num_rows, step):
+            self.collect(name and f"{name}:{begin}", _text(table.slice(begin, step)))
 
     def close(self) -> None:
         self._staged.close()
 
 
-def _text(batches: list[Any]) -> str:
+def _text(table: pa.Table) -> str:
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batches[0].schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
     return base64.b64encode(sink.getvalue()).decode()
 
 

@@ -148,8 +148,12 @@ class StreamingQuery:
             answered.set()
 
         self._command(lambda run: run.savepoint(path, answer))
-        if not answered.wait(timeout):
-            raise CheckpointError(f"no savepoint was taken within {timeout:g} s: {self._message or self._state}")
+        deadline = time.monotonic() + timeout
+        while not answered.wait(min(0.1, max(0.0, deadline - time.monotonic()))):
+            if self._ended.is_set() and not answered.is_set():
+                raise CheckpointError(f"no savepoint was taken: the stream has ended, it is {self._state}")
+            if time.monotonic() >= deadline:
+                raise CheckpointError(f"no savepoint was taken within {timeout:g} s: {self._message or self._state}")
         if answers[0]:
             raise CheckpointError(f"the savepoint failed: {answers[0]}")
 
@@ -166,8 +170,8 @@ class StreamingQuery:
             run = self._run
             if run is None:
                 self._commands.append(call)
-                return
-        run.inbox.put((None, Command(call)))
+            else:
+                run.inbox.put((None, Command(call)))
 
     def _loop(self) -> None:
         try:
@@ -201,7 +205,7 @@ class StreamingQuery:
 
     def _may_restart(self, outcome: Outcome) -> bool:
         self._failures += 1
-        if not outcome.by_task:
+        if not outcome.by_task or self._failures >= MOST_LOSSES:
             return self._failures < MOST_LOSSES
         self._last_errors = [*self._last_errors, first_line(outcome.reason)][-SAME_ERROR:]
         return len(self._last_errors) < SAME_ERROR or len(set(self._last_errors)) > 1
@@ -211,11 +215,24 @@ class StreamingQuery:
         self._last_errors.clear()
 
     def _execute(self) -> Outcome:
-        store, given = self._store, self._checkpoints
-        store.check_generation() if store.generation else None
+        try:
+            spec, restored = self._prepare()
+        except (CheckpointError, ConfigError):
+            raise
+        except Exception as error:  # a disk that is full, a sink that does not answer: later it may
+            return Outcome("failed", f"the run could not begin: {type(error).__name__}: {error}")
+        self._wait_for_slots(spec.tasks)
+        if self._stopping.is_set():
+            return Outcome("stopped")
+        return self._run_once(spec, restored)
+
+    def _prepare(self) -> tuple[StreamSpec, dict[str, Any] | None]:
+        """A new generation, and the checkpoint that it begins from."""
+        store = self._store
+        if store.generation:
+            store.check_generation()
         generation = store.open_generation()
         restored = store.latest()
-        last = max([*store.numbers(), 0])
         if restored is not None:
             store.drop_after(restored["checkpoint"])
         store.sweep()
@@ -231,16 +248,17 @@ class StreamingQuery:
         context = SinkContext(spec.job, 0, generation, spec.stages[-1].gives, spec.rows_folder, spec.exactly_once)
         rows = [] if restored is None else [each for _, some in restored["rows"] for each in some]
         sink.restore(context, rows)
-        self._wait_for_slots(spec.tasks)
-        if self._stopping.is_set():
-            return Outcome("stopped")
+        return spec, restored
+
+    def _run_once(self, spec: StreamSpec, restored: dict[str, Any] | None) -> Outcome:
+        store, given = self._store, self._checkpoints
         self._coordinator = CheckpointCoordinator(
             range(spec.tasks),
             given.every_s,
             timeout_s=given.timeout_s,
             min_pause_s=given.min_pause_s,
             tolerated=given.tolerated,
-            last=last,
+            last=store.last(),
             now=time.monotonic(),
         )
         run = StreamRun(
@@ -259,6 +277,7 @@ class StreamingQuery:
         finally:
             with self._lock:
                 self._run = None
+                self._commands += run.unheard()
 
     def _wait_for_slots(self, tasks: int) -> None:
         """Until Spark can start all tasks at once: it looks itself only every 15 s."""

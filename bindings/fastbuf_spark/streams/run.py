@@ -170,8 +170,7 @@ class StreamRun:
                 now = time.monotonic()
                 if self.running:
                     self._do(self.coordinator.tick(now, _wall_ms()))
-                elif now - began > JOIN_S and not self._suspected:
-                    missing = [view for view in self.tasks if view.join is None]
+                elif now - began > JOIN_S and not self._suspected and (missing := self._missing()):
                     self._fail(f"{len(missing)} of {len(self.tasks)} tasks did not start within {JOIN_S:g} s", False)
                 if self._suspected and now - self._suspected > CAUSE_S:
                     self._fail(self._suspicion, False)
@@ -181,6 +180,9 @@ class StreamRun:
         finally:
             self._finish(threads)
         return self._outcome
+
+    def _missing(self) -> list[TaskView]:
+        return [view for view in self.tasks if view.join is None]
 
     def _start(self, target: Callable[[], None], name: str) -> Any:
         from pyspark import InheritableThread
@@ -229,7 +231,7 @@ class StreamRun:
             case Command(call):
                 call(self)
             case messages.TaskJoin():
-                self._joined(connection, message)
+                self._joined(connection, message, now)
             case _Discovered(splits, state, error):
                 if error:
                     assert self._source is not None
@@ -238,7 +240,7 @@ class StreamRun:
                 self._source_state = state
                 self._assign([(split.name, split.offset) for split in splits])
             case _JobEnded(error):
-                if self._is_done():
+                if self._is_done() and not error:  # else rows of the last checkpoint may not be committed
                     self._outcome = Outcome("finished")
                 elif not self._suspected:
                     self._suspected, self._suspicion = now, f"Spark's job has ended: {error or 'no reason is known'}"
@@ -279,8 +281,10 @@ class StreamRun:
     def _is_done(self) -> bool:
         return self._final_done
 
-    def _joined(self, connection: Any, join: messages.TaskJoin) -> None:
+    def _joined(self, connection: Any, join: messages.TaskJoin, now: float) -> None:
         view = self.tasks[join.task] if 0 <= join.task < len(self.tasks) else None
+        if view is not None and view.join is not None and not self._suspected:
+            self._suspected, self._suspicion = now, f"task {view.subtask} of stage {self._name(view)} was lost"
         # Spark starts a barrier stage again, but the next generation is the query's to begin
         if view is None or join.generation != self.spec.generation or view.join is not None:
             self._send(connection, protocol.Abort(f"task {join.task} of run {join.generation} is not wanted here"))
@@ -368,7 +372,10 @@ class StreamRun:
                     for view in self.tasks:
                         self._send(view.connection, messages.CheckpointComplete(checkpoint, final))
                     self._completed()
-                    self._store.prune()
+                    try:
+                        self._store.prune()
+                    except OSError as error:  # the next one tries again
+                        log.warning("old checkpoints of stream '%s' are not removed: %s", self.spec.name, error)
                 case decisions.Abort(checkpoint, reason):
                     log.warning("checkpoint %d of stream '%s' failed: %s", checkpoint, self.spec.name, reason)
                     for view in self.tasks:
@@ -385,6 +392,11 @@ class StreamRun:
             raise
         except OSError as error:
             self._do(self.coordinator.store_failed(checkpoint, f"{type(error).__name__}: {error}", time.monotonic()))
+            return
+        except (TypeError, ValueError) as error:
+            source = self.spec.stages[0].source
+            name = "" if source is None else source.name
+            self._fail(f"the state that the source {name} gives with its splits is no JSON value: {error}", True)
             return
         for name in metadata["ended"]:
             self._open.pop(name, None)
@@ -443,6 +455,16 @@ class StreamRun:
             return
         for number in self._sources:
             self._send(self.tasks[number].connection, messages.Drain())
+
+    def unheard(self) -> list[Callable[[StreamRun], None]]:
+        """The commands that came when it was over."""
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                message = self.inbox.get_nowait()[1]
+                if isinstance(message, Command):
+                    found.append(message.call)
+        return found
 
     def stop(self) -> None:
         """End the run as it is."""

@@ -75,6 +75,9 @@ class SinkWriter(Protocol):
     def close(self) -> None:
         """Let go of what is open; rows that were not prepared are of no use."""
 
+    # A writer may also have ``forget(committables)``: they are committed, and a newer checkpoint is complete that does
+    # not name them, so none will ever commit them again.  Called from the thread of ``commit``.
+
 
 class Sink(Protocol):
     """A sink, as the driver has it; it is pickled for the tasks.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.checkpoint.state import Confirmed
 from fastbuf.checkpoint.store import StateFile, read_piece
 from fastbuf_spark.streams.fail_points import reach
-from fastbuf_spark.streams.messages import Acknowledge
+from fastbuf_spark.streams.messages import Acknowledge, Decline
 
 if TYPE_CHECKING:
     from fastbuf_spark.streams.operators import KeyedOperator
@@ -79,6 +79,10 @@ class Snapshots:
                 pieces[group] = file.add(data).entry() if data else None
             reach("file written", checkpoint)
             size = file.close()
+        except OSError as error:  # a full disk, or the like: these groups are written again with the next one
+            file.abandon()
+            self._control.send(Decline(checkpoint, f"its state cannot be written: {type(error).__name__}: {error}"))
+            return
         except BaseException:
             file.abandon()
             raise

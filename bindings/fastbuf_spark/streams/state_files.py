@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.checkpoint.store import CheckpointError
+from fastbuf_spark.streams.state_values import from_arrow, key_part, keys_of, to_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,17 +73,18 @@ def _table(keys: Sequence[pa.Field], variable: Any, held: Mapping[Any, Any]) -> 
     columns = [*_key_columns(keys, of_key), pa.array(expires, pa.int64())]
     fields = [*keys, pa.field("expires_ms", pa.int64())]
     if variable.kind == "map":
-        columns.append(_structs(inner, variable.keys))
+        columns.append(_structs(inner, variable.keys, f"the keys of state {variable.name!r}"))
         fields.append(pa.field("map_key", columns[-1].type))
+    what = f"state {variable.name!r}"
     if variable.kind == "list":
         lengths = [len(items) for items in values]
         offsets = [0]
         for length in lengths:
             offsets.append(offsets[-1] + length)
-        items = _structs([item for items in values for item in items], variable.schema)
+        items = _structs([item for items in values for item in items], variable.schema, what)
         columns.append(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items))
     else:
-        columns.append(_structs(values, variable.schema))
+        columns.append(_structs(values, variable.schema, what))
     fields.append(pa.field("value", columns[-1].type))
     told = {"name": variable.name, "kind": variable.kind, "schema": variable.schema.simpleString()}
     if variable.keys is not None:
@@ -90,14 +92,20 @@ def _table(keys: Sequence[pa.Field], variable: Any, held: Mapping[Any, Any]) -> 
     return pa.Table.from_arrays(columns, schema=pa.schema(fields, {ABOUT: json.dumps(told).encode()}))
 
 
-def _structs(rows: Sequence[tuple[Any, ...]], schema: StructType) -> pa.Array:
+def _structs(rows: Sequence[tuple[Any, ...]], schema: StructType, what: str) -> pa.Array:
     import pyarrow as pa
 
     from fastbuf_spark.schema import arrow_schema
 
     shape = arrow_schema(schema, ZONE)
-    columns = list(zip(*rows, strict=True)) or [()] * len(shape)
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, shape, strict=True)]
+    columns: list[Any] = list(zip(*rows, strict=True)) or [()] * len(shape)
+    try:
+        for i, field in enumerate(schema.fields):
+            if (convert := to_arrow(field.dataType)) is not None:
+                columns[i] = [convert(value) for value in columns[i]]
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, shape, strict=True)]
+    except (pa.ArrowException, ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"a value of {what} does not fit its schema {schema.simpleString()}: {error}") from error
     return pa.StructArray.from_arrays(arrays, fields=[field.with_nullable(True) for field in shape])
 
 
@@ -133,7 +141,7 @@ def decode_state(
                 f"state {name!r} is of keys {[f'{f.name} {f.type}' for f in found]}, the stream's are "
                 f"{[f'{f.name} {f.type}' for f in keys]}: take the keys of the checkpoint, or another directory"
             )
-        of_key = list(zip(*(table.column(i).to_pylist() for i in range(len(keys))), strict=True))
+        of_key = keys_of(table.column(i) for i in range(len(keys)))
         if name == TIMERS:
             yield (
                 name,
@@ -153,28 +161,33 @@ def decode_state(
             now["keys"] = variable.keys.simpleString()
         if now != told:
             raise CheckpointError(f"state {name!r} of the checkpoint is {told}, the processor asks for {now}")
-        yield name, _entries(variable.kind, table, of_key)
+        yield name, _entries(variable, table, of_key)
 
 
-def _entries(kind: str, table: pa.Table, of_key: list[Any]) -> Mapping[Any, Any]:
+def _entries(variable: Any, table: pa.Table, of_key: list[Any]) -> Mapping[Any, Any]:
+    kind = variable.kind
     expires = table.column("expires_ms").to_pylist()
     if kind == "list":
         values = table.column("value").combine_chunks()
-        rows = _rows(values.values if hasattr(values, "values") else values.flatten())
+        rows = _rows(values.values if hasattr(values, "values") else values.flatten(), variable.schema)
         offsets = values.offsets.to_pylist()
         lists = [tuple(rows[begin:end]) for begin, end in pairwise(offsets)]
         return {key: (until, value) for key, until, value in zip(of_key, expires, lists, strict=True)}
-    values = _rows(table.column("value").combine_chunks())
+    values = _rows(table.column("value").combine_chunks(), variable.schema)
     if kind == "value":
         return {key: (until, value) for key, until, value in zip(of_key, expires, values, strict=True)}
     made: dict[Any, tuple[int, dict[Any, Any]]] = {}
-    names = _rows(table.column("map_key").combine_chunks())
+    names = map(key_part, _rows(table.column("map_key").combine_chunks(), variable.keys))
     for key, until, name, value in zip(of_key, expires, names, values, strict=True):
         made.setdefault(key, (0, {}))[1][name] = (until, value)
     return made
 
 
-def _rows(structs: pa.Array) -> list[tuple[Any, ...]]:
+def _rows(structs: pa.Array, schema: StructType) -> list[tuple[Any, ...]]:
     if hasattr(structs, "num_chunks"):
         structs = structs.combine_chunks()
-    return list(zip(*(child.to_pylist() for child in structs.flatten()), strict=True))
+    columns = [child.to_pylist() for child in structs.flatten()]
+    for i, field in enumerate(schema.fields):
+        if (convert := from_arrow(field.dataType)) is not None:
+            columns[i] = [convert(value) for value in columns[i]]
+    return list(zip(*columns, strict=True))

@@ -18,6 +18,7 @@ from fastbuf_spark.results import about
 from fastbuf_spark.schema import conform
 from fastbuf_spark.streams.operators import KeyGroups
 from fastbuf_spark.streams.state_files import decode_state, encode_state
+from fastbuf_spark.streams.state_values import Rows, key_part, keys_of
 from fastbuf_spark.worker.pandas_verbs import Frames, PandasRules, Results
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ class _State:
         self.entries: GroupedMap[Key, Any] = GroupedMap()  # values are (expires at in ms or 0, value)
         self._here = here
         self._ttl = variable.ttl_ms
+        self._rows = Rows(variable.schema)
+        self._keys = None if variable.keys is None else Rows(variable.keys)
 
     def _read(self) -> Any:
         here = self._here
@@ -108,11 +111,11 @@ class ValueState(_State):
     def get(self) -> tuple[Any, ...] | None:
         """The value, a tuple; None if there is none."""
         found: tuple[Any, ...] | None = self._read()
-        return found
+        return None if found is None else self._rows.given(found)
 
     def update(self, newValue: tuple[Any, ...]) -> None:
         """Set the value."""
-        self._write(_row(newValue, self.variable.schema))
+        self._write(self._rows.keep(newValue))
 
 
 class ListState(_State):
@@ -120,19 +123,19 @@ class ListState(_State):
 
     def get(self) -> Iterator[tuple[Any, ...]]:
         """The items, each a tuple."""
-        return iter(self._read() or ())
+        return map(self._rows.given, self._read() or ())
 
     def put(self, newState: list[tuple[Any, ...]]) -> None:
         """Replace all items."""
-        self._write(tuple(_row(item, self.variable.schema) for item in newState))
+        self._write(tuple(self._rows.keep(item) for item in newState))
 
     def appendValue(self, newState: tuple[Any, ...]) -> None:
         """Add an item."""
-        self._write((*(self._read() or ()), _row(newState, self.variable.schema)))
+        self._write((*(self._read() or ()), self._rows.keep(newState)))
 
     def appendList(self, newState: list[tuple[Any, ...]]) -> None:
         """Add items."""
-        self._write((*(self._read() or ()), *(_row(item, self.variable.schema) for item in newState)))
+        self._write((*(self._read() or ()), *(self._rows.keep(item) for item in newState)))
 
 
 class MapState(_State):
@@ -155,8 +158,7 @@ class MapState(_State):
         found = None if entry is None else entry[1].get(self._key(key))
         if found is None or (found[0] and found[0] <= here.now_ms):
             return None
-        value: tuple[Any, ...] = found[1]
-        return value
+        return self._rows.given(found[1])
 
     def containsKey(self, key: Key) -> bool:
         """Whether the map has this key."""
@@ -167,13 +169,11 @@ class MapState(_State):
         here = self._here
         expires = 0 if self._ttl is None else here.now_ms + self._ttl
         # A new map: the old one may be in a snapshot
-        self.entries.put(
-            here.group, here.key, (0, {**self._all(), self._key(key): (expires, _row(value, self.variable.schema))})
-        )
+        self.entries.put(here.group, here.key, (0, {**self._all(), self._key(key): (expires, self._rows.keep(value))}))
 
     def iterator(self) -> Iterator[tuple[Key, tuple[Any, ...]]]:
         """Pairs of a key of the map and its value."""
-        return iter([(key, value) for key, (_, value) in self._all().items()])
+        return iter([(key, self._rows.given(value)) for key, (_, value) in self._all().items()])
 
     def keys(self) -> Iterator[Key]:
         """The keys of the map."""
@@ -181,7 +181,7 @@ class MapState(_State):
 
     def values(self) -> Iterator[tuple[Any, ...]]:
         """The values of the map."""
-        return iter([value for _, value in self._all().values()])
+        return iter([self._rows.given(value) for _, value in self._all().values()])
 
     def removeKey(self, key: Key) -> None:
         """Remove a key of the map."""
@@ -194,8 +194,9 @@ class MapState(_State):
             self.clear()
 
     def _key(self, key: Any) -> Key:
-        assert self.variable.keys is not None
-        return _row(key, self.variable.keys)
+        assert self._keys is not None
+        made: Key = key_part(self._keys.keep(key))
+        return made
 
     def expire(self, group: int, now_ms: int) -> None:
         """Remove what has outlived its time."""
@@ -205,21 +206,6 @@ class MapState(_State):
                 self.entries.remove(group, key)
             elif len(left) < len(held):
                 self.entries.put(group, key, (0, left))
-
-
-def _row(value: Any, schema: StructType) -> tuple[Any, ...]:
-    """A value of a variable: a tuple with a value for each field, as Spark wants it."""
-    if not isinstance(value, tuple):
-        value = tuple(value) if isinstance(value, list) else (value,)
-    if len(value) != len(schema.fields):
-        raise ConfigError(f"a state value has {len(value)} fields, its schema {len(schema.fields)}: {schema.names}")
-    return tuple(_plain(each) for each in value)
-
-
-def _plain(value: Any) -> Any:
-    """NumPy's and pandas' scalars as Python's own, which state files and later calls have."""
-    item = getattr(value, "item", None)
-    return item() if item is not None and getattr(value, "ndim", 1) == 0 else value
 
 
 class Handle:
@@ -369,9 +355,7 @@ class StatefulOperator:
             found, groups = found[order], groups[order]
         first = np.asarray(starts(found))
         ends = [*first[1:].tolist(), batch.num_rows]
-        keys = list(
-            zip(*(batch.column(name).take(_indices(first)).to_pylist() for name in self._spec.keys), strict=True)
-        )
+        keys = keys_of(batch.column(name).take(_indices(first)) for name in self._spec.keys)
         whole = batch if self._spec.arrow else self._frame(batch)
         for begin, end, key, group in zip(first.tolist(), ends, keys, groups[first].tolist(), strict=True):
             here.group, here.key = group, key

@@ -241,16 +241,17 @@ class Stream:
             guarantee == "exactly_once",
         )
         check_slots(sc, spec)
-        for stage in stages:
-            if stage.operator is not None and stage.tasks > store.key_groups:
-                raise ConfigError(
-                    f"stage {stage.name!r} has {stage.tasks} tasks and the checkpoints have {store.key_groups} key "
-                    "groups: give it fewer partitions, or begin anew with more key_groups"
-                )
         store.lock()
         try:
             if restore_from is not None:
                 store.begin_from(restore_from)
+                spec = dataclasses.replace(spec, key_groups=store.key_groups)  # the savepoint's
+            for stage in stages:
+                if stage.operator is not None and stage.tasks > store.key_groups:
+                    raise ConfigError(
+                        f"stage {stage.name!r} has {stage.tasks} tasks and the checkpoints have {store.key_groups} key "
+                        "groups: give it fewer partitions, or begin anew with more key_groups"
+                    )
             self._check_restorable(store, stages)
             return StreamingQuery(
                 sc, server, spec, store, checkpoints, max(0.05, _seconds("discover_every", discover_every))
@@ -311,7 +312,7 @@ class Stream:
             last,
             schema=schema,
             links=(*last.links, link),
-            functions=(*last.functions, func) if users is not None else last.functions,
+            functions=(*last.functions, getattr(func, "func", func)) if users is not None else last.functions,
             words=(*last.words, words or getattr(users, "__name__", type(users).__name__)),
         )
         return Stream(self._spark, (*self._drafts[:-1], made), self._conf)

@@ -70,6 +70,12 @@ class _Over(Exception):
     """The run has ended: nobody needs more of this task."""
 
 
+def _open(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows for a function; when it stops reading, and lets go of this, they are not closed in mid-batch."""
+    for batch in rows:  # noqa: UP028
+        yield batch
+
+
 class StreamTask:
     """See the module's docstring."""
 
@@ -105,6 +111,7 @@ class StreamTask:
         self._ticked = self._drained = 0.0
         self._time_is_due = False
         self._rows = {"in": 0, "out": 0}
+        self._figures: dict[str, Any] = {}  # of the operator; another thread sends them
         self._waits: dict[str, float] = {}
 
     # ---- begin and end
@@ -213,9 +220,9 @@ class StreamTask:
     def _work(self) -> None:
         while not self._finished:
             rows = self._gate_rows() if self._reader is None else self._source_rows()
-            for batch in self.stage.chain(rows):
+            for batch in self.stage.chain(_open(rows)):
                 self._put(batch)
-            for _ in rows:  # a function that wants no more of this epoch
+            for _ in rows:  # a function wants no more of this epoch
                 pass
             self._end_epoch()
 
@@ -273,6 +280,7 @@ class StreamTask:
             now = time.monotonic()
             if operator is not None and now - self._ticked >= TICK_S:
                 self._ticked = now
+                self._figures = operator.figures()
                 yield from operator.processing_time(time.time_ns() // 1_000_000)
             if item is None:
                 self._follow_time()
@@ -379,7 +387,7 @@ class StreamTask:
         state: dict[str, Any] = {"times": self._time.snapshot()}
         if self._commits is not None:
             self._commits.prepared(number, self._sink.prepare(number))
-            state["rows"] = self._commits.waiting()
+            state["rows"] = self._commits.snapshot(number)
         reach("after prepare", number)
         if self._writer is not None:
             self._forward_time()
@@ -446,5 +454,5 @@ class StreamTask:
             stats.update(self._gate.gauges(), gate=self._gate.activity()["seconds"])
             stats["waits_for"] = sorted(self._alignment.waiting)[:8]
         if self._operator is not None:
-            stats.update(self._operator.figures())
+            stats.update(self._figures)
         self._control.tell(messages.TaskFigures(bounded(plain(stats), MOST_BYTES)))
