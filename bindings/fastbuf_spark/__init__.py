@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fastbuf_spark.streams.memory import to_memory
     from fastbuf_spark.streams.parquet import to_parquet
     from fastbuf_spark.streams.query import StreamFailed, StreamingQuery
+    from fastbuf_spark.streams.sink import to
     from fastbuf_spark.streams.stream import Stream, StreamGroups, stream, stream_files, stream_rate
     from fastbuf_spark.worker.stage import ShuffleStage
 
@@ -83,6 +84,7 @@ __all__ = [
     "stream_files",
     "stream_rate",
     "struct_type_of",
+    "to",
     "to_memory",
     "to_parquet",
     "ui",
@@ -108,6 +110,7 @@ _HOMES = {
     "stream": "streams.stream",
     "stream_files": "streams.stream",
     "stream_rate": "streams.stream",
+    "to": "streams.sink",
     "to_memory": "streams.memory",
     "to_parquet": "streams.parquet",
     "Written": "api.sinks",

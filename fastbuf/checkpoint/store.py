@@ -409,7 +409,7 @@ class CheckpointStore:
         text = json.dumps({"format": FORMAT, "job": self.job, "key_groups": self.key_groups})
         _write(self.path / "job.json", text.encode())
         # Rows that waited in front of the sink are committed by the job that they are of
-        _write(self._file(metadata["checkpoint"]), _signed({**metadata, "rows": []}), exclusive=True)
+        _write(self._file(metadata["checkpoint"]), _signed({**metadata, "rows": {}}), exclusive=True)
 
     def _file(self, checkpoint: int) -> Path:
         return self.path / "checkpoints" / f"{checkpoint:0{DIGITS}}.json"

@@ -13,14 +13,14 @@ class TaskStart(FromDriver):
     """All tasks have joined: connect, restore, and begin.
 
     ``targets``: the gates of the stage behind, by subtask; ``splits``: names and offsets for a source; ``pieces``: for
-    each operator its state files by key group; ``rows``: for a sink the checkpoints and committables to commit first;
+    each operator its state files by key group; ``rows``: for each output checkpoints and committables to commit first;
     ``times``: for each split, or for the gate, the watermark in milliseconds.
     """
 
     targets: tuple[tuple[str, int, int], ...] = ()
     splits: tuple[tuple[str, Any], ...] = ()
     pieces: dict[str, Any] = field(default_factory=dict)
-    rows: tuple[tuple[int, Any], ...] = ()
+    rows: dict[str, Any] = field(default_factory=dict)
     times: dict[str, Any] = field(default_factory=dict)
 
 
@@ -117,6 +117,7 @@ class Committed(FromWorker[None]):
 class Collected(FromWorker[None]):
     """Rows of a sink in the driver's memory: an Arrow stream, in base 64, and a name by which they count once."""
 
+    output: str
     name: str
     rows: str
 

@@ -17,7 +17,6 @@ from fastbuf_spark.driver.checks import slots_of
 from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.streams import fail_points
 from fastbuf_spark.streams.run import Command, Outcome, StreamRun
-from fastbuf_spark.streams.sink import SinkContext
 from fastbuf_spark.streams.spec import StreamSpec
 
 log = logging.getLogger("fastbuf_spark")
@@ -101,7 +100,7 @@ class StreamingQuery:
         """The error that ended the query; None if there is none."""
         return self._error
 
-    def await_termination(self, timeout: float | None = None) -> bool:
+    def await_termination(self, timeout_s: float | None = None) -> bool:
         """Wait for its end; whether it has ended.
 
         Raises
@@ -109,7 +108,7 @@ class StreamingQuery:
         StreamFailed
             It has ended by an error.
         """
-        done = self._ended.wait(timeout)
+        done = self._ended.wait(timeout_s)
         if self._error is not None:
             raise self._error
         return done
@@ -243,11 +242,10 @@ class StreamingQuery:
             generation=generation,
             fail_point=fail_points.asked,
         )
-        sink = spec.stages[-1].sink
-        assert sink is not None
-        context = SinkContext(spec.job, 0, generation, spec.stages[-1].gives, spec.rows_folder, spec.exactly_once)
-        rows = [] if restored is None else [each for _, some in restored["rows"] for each in some]
-        sink.restore(context, rows)
+        for output in spec.outputs:
+            waiting = {} if restored is None else restored["rows"]
+            rows = [each for _, some in waiting.get(output.name, ()) for each in some]
+            output.sink.restore(output.context(spec, 0), rows)
         return spec, restored
 
     def _run_once(self, spec: StreamSpec, restored: dict[str, Any] | None) -> Outcome:

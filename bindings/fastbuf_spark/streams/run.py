@@ -265,8 +265,8 @@ class StreamRun:
                 if all(each.data_ended for each in self.tasks) and not self._final_asked:
                     self._final_asked = True
                     self._do(self.coordinator.trigger(now, _wall_ms(), final=True))
-            case messages.Collected(name, rows):
-                sink: Any = self.spec.stages[-1].sink
+            case messages.Collected(output, name, rows):
+                sink: Any = next(each.sink for each in self.spec.outputs if each.name == output)
                 sink.collected(name, rows)
             case messages.TaskFigures(stats):
                 view.stats = stats
@@ -300,22 +300,26 @@ class StreamRun:
             task = self._sources[i % len(self._sources)]
             self._owners[name] = task
             splits[task].append((name, offset))
-        rows = restored.get("rows", [])
-        sinks = spec.numbers(len(spec.stages) - 1)
+        rows = restored.get("rows", {})
         for number, view in enumerate(self.tasks):
             stage = spec.stages[view.stage]
-            behind = [self.tasks[n].join for n in spec.numbers(view.stage + 1)] if stage.sink is None else []
+            is_last = view.stage + 1 == len(spec.stages)
+            behind = [] if is_last else [self.tasks[n].join for n in spec.numbers(view.stage + 1)]
             pieces = restored.get("operators", {}).get(stage.name, {}).get("pieces", {})
             mine = {
                 group: entry
                 for group, entry in pieces.items()
                 if owner(int(group), stage.tasks, spec.key_groups) == view.subtask
             }
-            share = tuple(
-                (checkpoint, some)
-                for checkpoint, committables in rows
-                if number in sinks and (some := committables[view.subtask :: len(sinks)])
-            )
+            share = {
+                output.name: [
+                    [checkpoint, some]
+                    for checkpoint, committables in rows.get(output.name, ())
+                    if (some := committables[view.subtask :: stage.tasks])
+                ]
+                for output in spec.outputs
+                if output.stage == view.stage
+            }
             start = messages.TaskStart(
                 tuple((join.host, join.port, join.gate) for join in behind if join is not None),
                 tuple(splits.get(number, ())),
@@ -417,7 +421,7 @@ class StreamRun:
         splits: dict[str, Any] = {}
         ended: list[str] = []
         operators: dict[str, dict[str, Any]] = {}
-        rows: dict[int, list[Any]] = {}
+        rows: dict[str, dict[int, list[Any]]] = {}
         times: dict[str, Any] = {}
         for number, ack in acks.items():
             state = ack["state"]
@@ -425,8 +429,9 @@ class StreamRun:
             ended.extend(state.get("ended", ()))
             for name, held in state.get("operators", {}).items():
                 operators.setdefault(name, {"pieces": {}})["pieces"].update(held["pieces"])
-            for checkpoint, committables in state.get("rows", ()):
-                rows.setdefault(checkpoint, []).extend(committables)
+            for output, waiting in state.get("rows", {}).items():
+                for checkpoint, committables in waiting:
+                    rows.setdefault(output, {}).setdefault(checkpoint, []).extend(committables)
             if state.get("times"):
                 times[str(number)] = state["times"]
         gone = set(ended)
@@ -436,7 +441,7 @@ class StreamRun:
             "ended": ended,
             "source": self._source_state,
             "operators": operators,
-            "rows": sorted(rows.items()),
+            "rows": {output: sorted(waiting.items()) for output, waiting in rows.items()},
             "times": times,
             "stages": [[stage.name, stage.tasks] for stage in self.spec.stages],
             "final": final,
@@ -445,7 +450,8 @@ class StreamRun:
 
     def savepoint(self, path: str, answer: Callable[[str], None]) -> None:
         """Have the next checkpoint copied; called by the query's thread."""
-        self._savepoints.append((self.coordinator.completed + 1, path, answer))
+        newest = self.coordinator.in_progress or self.coordinator.completed  # one in progress began before
+        self._savepoints.append((newest + 1, path, answer))
         self._do(self.coordinator.trigger(time.monotonic(), _wall_ms()))
 
     def drain(self) -> None:

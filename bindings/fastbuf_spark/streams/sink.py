@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbuf.checkpoint.store import sync_directory
-from fastbuf.errors import FastbufError
+from fastbuf.errors import ConfigError, FastbufError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -190,3 +190,38 @@ class StagedRows:
             self._sink.close()
             self._writer = None
             self._path.unlink(missing_ok=True)
+
+
+def to(sink: Any) -> Sink:
+    """A sink of your own: an object with what :class:`Sink` has.
+
+    ``name``, ``output_modes``, ``check`` and ``restore`` may be missing; ``writer(context)`` gives an object with
+    ``write``, ``prepare``, ``commit`` and ``close`` (:class:`SinkWriter`).
+    """
+    if not callable(getattr(sink, "writer", None)):
+        raise ConfigError(f"a sink needs a method writer(context), which {type(sink).__name__} has not")
+    return sink if all(hasattr(sink, each) for each in _MEMBERS) else _Given(sink)
+
+
+_MEMBERS = ("name", "output_modes", "check", "restore", "writer")
+
+
+class _Given:
+    """A user's sink, with what it leaves out."""
+
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+        self.name = getattr(sink, "name", type(sink).__name__)
+        self.output_modes = tuple(getattr(sink, "output_modes", ("append", "update", "complete")))
+
+    def check(self, schema: pa.Schema, exactly_once: bool) -> None:
+        if hasattr(self._sink, "check"):
+            self._sink.check(schema, exactly_once)
+
+    def restore(self, context: SinkContext, committables: Sequence[Committable]) -> None:
+        if hasattr(self._sink, "restore"):
+            self._sink.restore(context, committables)
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        made: SinkWriter = self._sink.writer(context)
+        return made

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.streams.sink import Sink
+from fastbuf_spark.streams.sink import Sink, SinkContext
 from fastbuf_spark.streams.source import StreamSource
 from fastbuf_spark.worker.chains import Chain
 from fastbuf_spark.worker.control import Control
@@ -40,8 +40,6 @@ class StreamStage:
         Functions of the chain that have ``open()`` or ``close()``.
     keys
         Columns by which the output is sent to the next stage; empty: in turn.
-    sink
-        Of the last stage.
     """
 
     name: str
@@ -53,8 +51,32 @@ class StreamStage:
     chain: Chain = field(default_factory=Chain)
     opened: tuple[Any, ...] = ()
     keys: tuple[str, ...] = ()
-    sink: Sink | None = None
     time: Any = None  #: of a source: the event-time strategy of its rows, see streams/watermarks.py
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where rows of a stage go: the results of the last one, or the late rows of one with windows.
+
+    Attributes
+    ----------
+    name
+        "results" or "late".
+    stage
+        Number of the stage whose tasks write it.
+    folder
+        Where rows wait in front of the sink.
+    """
+
+    name: str
+    stage: int
+    sink: Sink
+    schema: pa.Schema
+    folder: str
+
+    def context(self, spec: StreamSpec, subtask: int) -> SinkContext:
+        """For the sink, in a task or on the driver."""
+        return SinkContext(spec.job, subtask, spec.generation, self.schema, self.folder, spec.exactly_once)
 
 
 @dataclass(frozen=True)
@@ -71,8 +93,8 @@ class StreamSpec:
         Name of the stream, in its checkpoints.
     folder
         Where state files are written.
-    rows_folder
-        Where rows wait in front of the sink.
+    outputs
+        The sinks, the one of the results first.
     """
 
     exchange: str
@@ -83,7 +105,7 @@ class StreamSpec:
     generation: int
     job: str
     folder: str
-    rows_folder: str
+    outputs: tuple[Output, ...]
     key_groups: int
     exactly_once: bool
     fail_point: str = ""  #: see :mod:`fastbuf_spark.streams.fail_points`

@@ -32,7 +32,8 @@ def key_part(value: Any) -> Any:
     if isinstance(value, dict):
         from pyspark.sql import Row
 
-        return Row(*value)(*map(key_part, value.values())) if value else ()
+        made: Any = Row(*value)
+        return made(*map(key_part, value.values())) if value else ()
     if isinstance(value, tuple) and hasattr(value, "__fields__"):
         return type(value)(*value.__fields__)(*map(key_part, value))
     return tuple(map(key_part, value)) if isinstance(value, list | tuple) else value

@@ -20,7 +20,8 @@ from fastbuf_spark.streams.event_times import TimeSpec
 from fastbuf_spark.streams.query import CheckpointConf, StreamingQuery, check_slots
 from fastbuf_spark.streams.sink import Sink
 from fastbuf_spark.streams.source import StreamSource, UserSource
-from fastbuf_spark.streams.spec import StreamSpec, StreamStage
+from fastbuf_spark.streams.spec import Output, StreamSpec, StreamStage
+from fastbuf_spark.streams.task import LATE, RESULTS
 from fastbuf_spark.streams.windows import WindowSpec
 from fastbuf_spark.worker.chains import Chain, Link
 from fastbuf_spark.worker.steps import Filter, PandasMap
@@ -217,11 +218,13 @@ class Stream:
                 "guarantee='at_least_once', or a source that keeps its rows"
             )
         sc = self._spark.sparkContext
-        stages = self._stages(sink, output_mode)
+        stages = self._stages(output_mode)
         checkpoints = CheckpointConf(
             _seconds("every", every), _seconds("timeout", timeout), _seconds("min_pause", min_pause), tolerated_failures
         )
-        sink.check(stages[-1].gives, guarantee == "exactly_once")
+        outputs = self._outputs(sink, stages)
+        for output in outputs:
+            output.sink.check(output.schema, guarantee == "exactly_once")
         from fastbuf_spark.driver.exchanges import server_of
 
         conf = self._settings()
@@ -236,7 +239,7 @@ class Stream:
             0,
             store.job,
             store.state_folder,
-            store.rows_folder("sink"),
+            tuple(dataclasses.replace(each, folder=store.rows_folder(each.name)) for each in outputs),
             store.key_groups,
             guarantee == "exactly_once",
         )
@@ -339,10 +342,19 @@ class Stream:
         share = max(1, left // max(1, asked.count(None)))
         return [share if count is None else count for count in asked]
 
-    def _stages(self, sink: Sink, output_mode: str) -> tuple[StreamStage, ...]:
+    def _outputs(self, sink: Sink, stages: tuple[StreamStage, ...]) -> list[Output]:
+        made = [Output(RESULTS, len(stages) - 1, sink, stages[-1].gives, "")]
+        late = [
+            (n, draft.operator.late) for n, draft in enumerate(self._drafts) if getattr(draft.operator, "late", None)
+        ]
+        if len(late) > 1:
+            raise ConfigError("several windows of this stream have late=: one of them can have it")
+        return made + [Output(LATE, number, to, stages[number].given, "") for number, to in late]
+
+    def _stages(self, output_mode: str) -> tuple[StreamStage, ...]:
         made, counts = [], self._tasks()
         names: dict[str, int] = {}
-        for number, (draft, tasks) in enumerate(zip(self._drafts, counts, strict=True)):
+        for draft, tasks in zip(self._drafts, counts, strict=True):
             names[draft.label] = names.get(draft.label, 0) + 1
             name = draft.label if names[draft.label] == 1 else f"{draft.label} ({names[draft.label]})"
             operator = draft.operator
@@ -360,7 +372,6 @@ class Stream:
                     Chain(draft.links),
                     draft.functions,
                     draft.keys,
-                    sink if number == len(counts) - 1 else None,
                     draft.time,
                 )
             )
@@ -400,6 +411,7 @@ class StreamGroups:
         early_rows: int | None = None,
         early_every: float | str | None = None,
         accumulate: bool = True,
+        late: Sink | None = None,
     ) -> StreamWindows:
         """Windows of event time.
 
@@ -419,6 +431,8 @@ class StreamGroups:
             Results before the end: when so many rows have come, or so long has passed by the clock.
         accumulate
             Whether a result has all rows of its window so far, or those since the last one.
+        late
+            A sink for the rows that come too late, as they came; else they are only counted.
         """
         from fastbuf.event_time.windows import Sliding, Tumbling
 
@@ -428,7 +442,7 @@ class StreamGroups:
         else:
             assigner = Sliding(long, _micros("slide", slide), shift, zone)
         words = f"windows of {size}" + ("" if slide is None else f" by {slide}")
-        return self._windows(assigner, words, lateness, early_rows, early_every, accumulate)
+        return self._windows(assigner, words, lateness, early_rows, early_every, accumulate, late)
 
     def session(
         self,
@@ -438,12 +452,13 @@ class StreamGroups:
         early_rows: int | None = None,
         early_every: float | str | None = None,
         accumulate: bool = True,
+        late: Sink | None = None,
     ) -> StreamWindows:
         """Windows of rows of a key that are at most ``gap`` apart; other parameters are those of :meth:`window`."""
         from fastbuf.event_time.windows import Session
 
         assigner = Session(_micros("gap", gap))
-        return self._windows(assigner, f"sessions of {gap}", lateness, early_rows, early_every, accumulate)
+        return self._windows(assigner, f"sessions of {gap}", lateness, early_rows, early_every, accumulate, late)
 
     def global_window(
         self, *, early_rows: int | None = 1, early_every: float | str | None = None, accumulate: bool = True
@@ -464,6 +479,7 @@ class StreamGroups:
         early_rows: int | None,
         early_every: float | str | None,
         accumulate: bool,
+        late: Sink | None = None,
     ) -> StreamWindows:
         from fastbuf.event_time.rules import Trigger
         from fastbuf.event_time.windows import Global
@@ -487,6 +503,7 @@ class StreamGroups:
             _micros("lateness", lateness),
             Trigger(early_rows, every),
             accumulate,
+            late=late,
         )
         return StreamWindows(self, made, words)
 

@@ -24,7 +24,6 @@ from fastbuf_spark.streams.commits import Commits
 from fastbuf_spark.streams.event_times import DRAIN_S, GateTime, SourceTime
 from fastbuf_spark.streams.fail_points import ask, reach
 from fastbuf_spark.streams.operators import ByKeyGroup
-from fastbuf_spark.streams.sink import SinkContext
 from fastbuf_spark.streams.snapshots import Snapshots
 from fastbuf_spark.streams.source import Split
 from fastbuf_spark.wire import data_secret
@@ -36,9 +35,10 @@ from fastbuf_spark.worker.watch import EVERY_S, Regularly
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fastbuf_spark.streams.spec import StreamSpec
+    from fastbuf_spark.streams.spec import Output, StreamSpec
     from fastbuf_spark.worker.control import Control
 
+RESULTS, LATE = "results", "late"  #: names of outputs
 IDLE_S = 0.02  #: a task without rows looks at its control connection this often
 TICK_S = 0.1  #: an operator is asked this often what is due by the clock
 START_S = 120.0  #: tasks of a run join within this time, or the run is given up
@@ -90,8 +90,8 @@ class StreamTask:
         self._gate: Any = None
         self._reader: Any = None
         self._writer: Any = None
-        self._sink: Any = None
-        self._commits: Commits | None = None
+        self._sinks: dict[str, Any] = {}  # by the name of the output
+        self._commits: dict[str, Commits] = {}
         self._operator = None if self.stage.operator is None else self.stage.operator()
         self._snapshots = Snapshots(spec, number, control, self._operator)
         self._time: Any = None
@@ -170,20 +170,22 @@ class StreamTask:
             if hasattr(self._operator, "begin"):
                 self._operator.begin(self._time.restored)
             stack.callback(self._operator.close)
-        if stage.sink is not None:
-            context = SinkContext(
-                spec.job, self.subtask, spec.generation, stage.gives, spec.rows_folder, spec.exactly_once
-            )
-            self._sink = stage.sink.writer(context)
-            if hasattr(self._sink, "collect"):
-                self._sink.collect = lambda name, rows: self._control.send(messages.Collected(name, rows))
-            stack.callback(self._sink.close)
-            self._commits = Commits(self._sink, self._control)
-            stack.callback(self._commits.close)
-            for checkpoint, committables in start.rows:
-                self._commits.prepared(checkpoint, committables)
-                self._commits.complete(checkpoint)
-            self._commits.wait()  # before any row, as Flink does
+        for output in spec.outputs:
+            if output.stage == self.place:
+                self._open_sink(output, start.rows.get(output.name, ()), stack)
+
+    def _open_sink(self, output: Output, rows: Iterable[Any], stack: contextlib.ExitStack) -> None:
+        sink: Any = output.sink.writer(output.context(self.spec, self.subtask))
+        if hasattr(sink, "collect"):
+            sink.collect = lambda name, part: self._control.send(messages.Collected(output.name, name, part))
+        stack.callback(sink.close)
+        commits = Commits(sink, self._control)
+        stack.callback(commits.close)
+        self._sinks[output.name], self._commits[output.name] = sink, commits
+        for checkpoint, committables in rows:
+            commits.prepared(checkpoint, committables)
+            commits.complete(checkpoint)
+        commits.wait()  # before any row, as Flink does
 
     def _connect(self, start: messages.TaskStart, stack: contextlib.ExitStack) -> None:
         import fastbuf as fb
@@ -233,7 +235,7 @@ class StreamTask:
         if self._writer is not None:
             self._writer.emit_batch(batch)
         else:
-            self._sink.write(batch)
+            self._sinks[RESULTS].write(batch)
 
     def _source_rows(self) -> Iterator[pa.RecordBatch]:
         while not self._is_due():
@@ -292,6 +294,9 @@ class StreamTask:
                 yield item
             else:
                 yield from operator.rows(item)
+                if LATE in self._sinks:
+                    for batch in operator.take_late():  # type: ignore[attr-defined]
+                        self._sinks[LATE].write(batch)
 
     def _is_due(self) -> bool:
         """Whether the functions' input ends here."""
@@ -385,9 +390,9 @@ class StreamTask:
         }
         reach("before prepare", number)
         state: dict[str, Any] = {"times": self._time.snapshot()}
-        if self._commits is not None:
-            self._commits.prepared(number, self._sink.prepare(number))
-            state["rows"] = self._commits.snapshot(number)
+        for name, sink in self._sinks.items():
+            self._commits[name].prepared(number, sink.prepare(number))
+        state["rows"] = {name: commits.snapshot(number) for name, commits in self._commits.items()}
         reach("after prepare", number)
         if self._writer is not None:
             self._forward_time()
@@ -408,10 +413,10 @@ class StreamTask:
     def _hear(self) -> None:
         self._task_input.look()
         self._snapshots.check()
-        if self._commits is not None:
-            self._commits.check()
-            if self._is_final and not self._commits.waiting():
-                self._finished = True
+        for commits in self._commits.values():
+            commits.check()
+        if self._is_final and not any(commits.waiting() for commits in self._commits.values()):
+            self._finished = True
         while (message := self._control.poll()) is not None:
             self._handle(message)
 
@@ -425,11 +430,9 @@ class StreamTask:
                 if self._reader is not None:
                     self._reader.checkpointed(self._told_offsets.get(checkpoint, {}))
                     self._told_offsets = {n: told for n, told in self._told_offsets.items() if n > checkpoint}
-                if self._commits is not None:
-                    self._commits.complete(checkpoint)
-                    self._is_final = final
-                elif final:
-                    self._finished = True
+                for commits in self._commits.values():
+                    commits.complete(checkpoint)
+                self._is_final = final
             case messages.CheckpointAbort(checkpoint, _):
                 self._take(self._alignment.abort(checkpoint), None) if self._gate is not None else None
             case messages.AddSplits(splits, last):

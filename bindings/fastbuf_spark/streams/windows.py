@@ -40,6 +40,7 @@ class WindowSpec:
     trigger: Trigger
     accumulate: bool
     output_mode: str = "append"
+    late: Any = None  #: a sink for late rows
 
     def __call__(self) -> WindowedRows:
         return WindowedRows(self)
@@ -57,6 +58,7 @@ class WindowSpec:
             accumulate=self.accumulate,
             output_mode=self.output_mode,
             groups=key_groups,
+            keep_late=self.late is not None,
         )
 
 
@@ -93,6 +95,11 @@ class WindowedRows:
         if self._spec.time:
             return results
         return (batch.drop_columns(["window_start", "window_end"]) for batch in results)
+
+    def take_late(self) -> list[pa.RecordBatch]:
+        """The rows that were too late since the last call."""
+        made, self._operator.late = self._operator.late, []
+        return list(made)
 
     def end(self) -> Iterable[pa.RecordBatch]:
         return ()  # the watermark has come to its end before
