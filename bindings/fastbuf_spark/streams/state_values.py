@@ -32,10 +32,11 @@ def key_part(value: Any) -> Any:
     if isinstance(value, dict):
         from pyspark.sql import Row
 
-        made: Any = Row(*value)
-        return made(*map(key_part, value.values())) if value else ()
+        row: Any = Row(*value)
+        return row(*map(key_part, value.values())) if value else ()
     if isinstance(value, tuple) and hasattr(value, "__fields__"):
-        return type(value)(*value.__fields__)(*map(key_part, value))
+        kind: Any = type(value)
+        return kind(*value.__fields__)(*map(key_part, value))
     return tuple(map(key_part, value)) if isinstance(value, list | tuple) else value
 
 

@@ -292,7 +292,7 @@ def test_savepoints(tmp_path: Path) -> None:
     found = new.latest()
     assert found is not None
     assert found["checkpoint"] == 7
-    assert found["rows"] == []  # the old job commits them
+    assert found["rows"] == {}  # the old job commits them
     assert read_piece(new.state_folder, entry) == b"state"
     assert CheckpointStore(tmp_path / "b").key_groups == 16
     new.begin_from(tmp_path / "nothing")  # it has a checkpoint
