@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,19 +49,6 @@ def folded(df: DataFrame, how: Fold, marked: bool) -> DataFrame:
         longest = max(map(len, df.columns))
         df = df.select("*", F.spark_partition_id().alias(MARK.ljust(longest + 1, "_")))  # no column's name
     return df.coalesce(how.tasks)
-
-
-def partitions_of(df: Any) -> int | None:
-    """Number of partitions of a DataFrame; None if finding it would run a job.
-
-    With adaptive execution and a shuffle in the plan it would run the stages before the shuffle; but then Spark itself
-    combines small partitions.
-    """
-    plan = df._jdf.queryExecution().executedPlan()
-    if "AdaptiveSparkPlan" in plan.getClass().getSimpleName():
-        return None
-    count = int(plan.outputPartitioning().numPartitions())
-    return count if count > 0 else int(df._jdf.queryExecution().toRdd().getNumPartitions())
 
 
 def each_partition(

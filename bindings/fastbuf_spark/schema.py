@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastbuf.errors import SchemaError, SchemaMismatch
 from fastbuf.serializers.schema import Field, Schema
+from fastbuf_spark import pyspark_private
 from fastbuf_spark.errors import ResultError, ResultTypeError, SchemaTypeError
 from fastbuf_spark.java_text import java_json
 
@@ -80,16 +80,9 @@ def arrow_schema(schema: StructType, zone: str, large: bool = False) -> pa.Schem
 
 def _arrow_schema(schema: StructType, zone: str, large: bool) -> pa.Schema:
     import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
 
-    known = inspect.signature(to_arrow_schema).parameters
-    options: dict[str, Any] = {"prefers_large_types": True} if large and "prefers_large_types" in known else {}
-    if "timezone" in known:
-        made = to_arrow_schema(schema, timezone=zone, **options)
-    else:
-        # Before Spark 4.3 it always returned UTC, though the JVM's batches have the session's time zone
-        made = pa.schema([_in_zone(field, zone) for field in to_arrow_schema(schema, **options)])
-    return pa.schema([_with_javas_text(field) for field in made])
+    made = pyspark_private.to_arrow_schema(schema, zone, large)
+    return pa.schema([_with_javas_text(_in_zone(field, zone)) for field in made])
 
 
 def _with_javas_text(field: pa.Field) -> pa.Field:
@@ -186,7 +179,6 @@ def struct_type_of(schema: Schema) -> StructType:
         Spark does not support a type (unsigned, float16, decimal of more than 38 digits); the message names the field.
     """
     from pyspark.errors import PySparkTypeError
-    from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StructType
 
     made = StructType()
@@ -194,7 +186,7 @@ def struct_type_of(schema: Schema) -> StructType:
         if _has_wide_decimal(field):
             raise SchemaError(f"field {field.name!r} has the type {field.type}: Spark's decimals end at 38 digits")
         try:
-            made.add(field.name, from_arrow_type(arrow.type), arrow.nullable)
+            made.add(field.name, pyspark_private.from_arrow_type(arrow.type), arrow.nullable)
         except PySparkTypeError as error:
             raise SchemaError(
                 f"field {field.name!r} has the type {field.type}, which Spark does not have: {error}"

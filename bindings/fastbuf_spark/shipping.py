@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fastbuf import __version__
+from fastbuf_spark import pyspark_private
 from fastbuf_spark.tracebacks import Folded
 from fastbuf_spark.wire import VERSION
 
@@ -73,10 +74,9 @@ class AsItIs:
         self._file: Path | None = None
         self._broadcasts: list[Any] = []
         if sc is not None:
-            self._broadcasts = list(sc._pickled_broadcast_vars)
-            sc._pickled_broadcast_vars.clear()
+            self._broadcasts = pyspark_private.take_broadcasts(sc)
             if len(self._pickled) > IN_MEMORY:
-                self._move(Path(sc._temp_dir))
+                self._move(Path(pyspark_private.own_directory(sc)))
 
     def _move(self, folder: Path) -> None:
         """Keep the pickle in a file, which Spark removes with its own."""

@@ -20,7 +20,8 @@ from test_rdd_pairs import KEYS, parts, shape
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError
-from fastbuf_spark.driver.pair_plan import PairShuffle, as_pickles
+from fastbuf_spark.driver.pair_plan import PairShuffle
+from fastbuf_spark.pyspark_private import as_pickles
 
 pytestmark = pytest.mark.spark
 MODES = ["pipelined", "blocking"]

@@ -228,6 +228,18 @@ def test_messages_are_told_apart_by_their_class_alone() -> None:
     assert [p.stem for p in BINDING if OPS.search(p.read_text())] == ["messages"]
 
 
+PRIVATE = re.compile(
+    r"\._(?:j(?:df|rdd|sc|vm|c|sparkSession|schema|rdd_deserializer)|gateway|temp_dir|localProperties|conf\.get"
+    r"|active_spark_context|pickled_broadcast_vars|bypass_serializer|is_pipelinable|context_provider|expr)\b"
+    r"|^\s*(?:from|import) (?:py4j|pyspark\.(?:core|util|worker|logger|java_gateway|sql\.(?:conversion|pandas)))\b",
+    re.MULTILINE,
+)
+
+
+def test_what_pyspark_does_not_promise_is_used_in_one_module() -> None:
+    assert [p.stem for p in BINDING if PRIVATE.search(p.read_text())] == ["pyspark_private"]
+
+
 def test_every_module_of_the_spark_binding_is_in_the_map() -> None:
     told = (ROOT / "ARCHITECTURE.md").read_text()
     modules = [p for p in CODE if "bindings" in p.parts and p.suffix == ".py" and p.stem != "__init__"]

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, SchemaError
+from fastbuf_spark import pyspark_private
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.keys import resolve
 from fastbuf_spark.driver.plan import limits_of
@@ -114,11 +115,8 @@ def _schemas(plan: Plan, given: pa.Schema, names: list[str]) -> tuple[pa.Schema,
 
 def _spark(schema: pa.Schema, keys: list[Any]) -> StructType:
     """Spark's schema; keys keep the types that they were given, as Arrow's types may be less specific."""
-    from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructField, StructType
 
-    made = from_arrow_schema(schema)
-    first = [
-        StructField(field.name, key.dataType, True, key.metadata) for field, key in zip(made.fields, keys, strict=False)
-    ]
-    return StructType([*first, *made.fields[len(first) :]])
+    first = [StructField(name, key.dataType, True, key.metadata) for name, key in zip(schema.names, keys, strict=False)]
+    rest = [StructField(each.name, pyspark_private.from_arrow_type(each.type), each.nullable) for each in schema]
+    return StructType([*first, *rest[len(first) :]])

@@ -13,12 +13,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError
-from fastbuf_spark.api.functions import argument_count, by_name, no_converters, nullable
+from fastbuf_spark.api.functions import argument_count, by_name, nullable
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.keys import Keys, as_column, as_keys, resolve
 from fastbuf_spark.driver.plan import limits_of, shuffle
 from fastbuf_spark.driver.staged import called
 from fastbuf_spark.errors import ArgumentTypeError
+from fastbuf_spark.pyspark_private import no_converters
 from fastbuf_spark.schema import struct_type
 from fastbuf_spark.worker.cogroups import ArrowPairVerb, PandasPairVerb, Place
 from fastbuf_spark.worker.groups import GroupStage, Layout

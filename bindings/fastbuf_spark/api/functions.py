@@ -7,6 +7,7 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from fastbuf_spark import pyspark_private
 from fastbuf_spark.driver.checks import check_function
 from fastbuf_spark.errors import ArgumentError
 from fastbuf_spark.results import iterables
@@ -48,19 +49,6 @@ def _is_set(spark: Any, name: str, default: str) -> bool:
     return str(found).strip().lower() == "true"
 
 
-def no_converters() -> str:
-    """Why conversions to pandas cannot be done as in this version of Spark; empty if they can."""
-    try:
-        from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
-
-        known = inspect.signature(PandasToArrowConversion.convert).parameters
-        if "prefer_int_ext_dtype" in inspect.signature(ArrowBatchTransformer.to_pandas).parameters:
-            return "" if "arrow_cast" in known else "this Spark converts results from pandas in another way"
-    except (ImportError, AttributeError):
-        pass
-    return "this Spark lacks the converters to pandas that fastbuf uses (those of Spark 4.3)"
-
-
 def nullable(shown: pa.Schema) -> pa.Schema:
     """The schema with null allowed in every column, and without columns' metadata, as Spark's groups have it."""
     import pyarrow as pa
@@ -68,11 +56,11 @@ def nullable(shown: pa.Schema) -> pa.Schema:
     return pa.schema([field.remove_metadata().with_nullable(True) for field in shown])
 
 
-def takes_iterators(func: Callable[..., Any], infer: Callable[[Any], int | None], streams: int) -> bool:
+def takes_iterators(func: Callable[..., Any], pandas: bool) -> bool:
     """Whether the function takes iterators, according to its type hints as Spark reads them."""
     check_function("func", func, "takes a group and returns its result")
     try:
-        return infer(func) == streams
+        return pyspark_private.streams_groups(func, pandas)
     except Exception:  # unclear hints: Spark then assumes tables too, and warns
         return False
 

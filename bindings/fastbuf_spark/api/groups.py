@@ -12,7 +12,6 @@ from fastbuf_spark.api.cogroups import Cogrouped, cogrouped
 from fastbuf_spark.api.functions import (
     argument_count,
     by_name,
-    no_converters,
     nullable,
     pandas_rules,
     takes_iterators,
@@ -22,6 +21,7 @@ from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.keys import Keys, resolve
 from fastbuf_spark.driver.plan import limits_of, shuffle
 from fastbuf_spark.driver.staged import called
+from fastbuf_spark.pyspark_private import no_converters
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone, struct_type
 from fastbuf_spark.worker.groups import GroupStage, Layout, Verb
 from fastbuf_spark.worker.pandas_verbs import PandasRules, PandasVerb
@@ -70,12 +70,7 @@ class Grouped:
             ``func`` returns other columns, and with ResourceError if a group needs more memory than a task has for rows
             and ``func`` takes tables.
         """
-        from pyspark.sql.pandas.typehints import infer_group_arrow_eval_type_from_func
-        from pyspark.util import PythonEvalType
-
-        streams = takes_iterators(
-            func, infer_group_arrow_eval_type_from_func, PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF
-        )
+        streams = takes_iterators(func, pandas=False)
         with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
         result = struct_type(schema)
         made = self._arrow(result)
@@ -99,12 +94,7 @@ class Grouped:
         DataFrame
             As for :meth:`apply_in_arrow`.
         """
-        from pyspark.sql.pandas.typehints import infer_group_pandas_eval_type_from_func
-        from pyspark.util import PythonEvalType
-
-        streams = takes_iterators(
-            func, infer_group_pandas_eval_type_from_func, PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF
-        )
+        streams = takes_iterators(func, pandas=True)
         with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
         result = struct_type(schema)
         verb = PandasVerb(self._sent or func, with_key, streams, self._pandas_rules(result))

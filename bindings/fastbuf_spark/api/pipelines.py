@@ -137,7 +137,7 @@ class Pipeline:
         barrier, profile
             As for :meth:`map_in_arrow`.
         """
-        from fastbuf_spark.api.groups import no_converters
+        from fastbuf_spark.pyspark_private import no_converters
 
         check_function("func", func, "takes an iterator of pandas.DataFrame and returns one")
         if no_converters():

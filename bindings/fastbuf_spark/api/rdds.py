@@ -13,7 +13,7 @@ from fastbuf_spark.errors import ArgumentError
 from fastbuf_spark.worker.pairs import Combine, Join, MergeStage, Pairs
 
 if TYPE_CHECKING:
-    from pyspark.core.rdd import RDD
+    from pyspark import RDD
 
 #: Names of joins, and whether keys that only the left or only the right side has are in the result
 JOINS = {"inner": (False, False), "left": (True, False), "right": (False, True), "outer": (True, True)}

@@ -13,6 +13,7 @@ from fastbuf.errors import ConfigError, PreflightError
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.mode import choose
 from fastbuf_spark.errors import ArgumentError, ArgumentTypeError, PartitionCountError
+from fastbuf_spark.pyspark_private import concurrent_tasks, is_pinned, is_stopped, own_directory, setting
 
 _LOCAL = re.compile(r"local(?:\[\s*([0-9]+|\*)\s*(?:,\s*([0-9]+)\s*)?\])?$")
 ENCRYPTED = "spark.io.encryption.enabled"
@@ -102,7 +103,7 @@ def check_dataframe(df: Any) -> None:
 
 def check_session(spark: Any) -> None:
     """ConfigError if the session, or SparkContext, has been stopped."""
-    if not is_connect(spark) and getattr(spark, "sparkContext", spark)._jsc is None:
+    if not is_connect(spark) and is_stopped(getattr(spark, "sparkContext", spark)):
         raise ConfigError(
             "the SparkSession of this input has been stopped: make one (SparkSession.builder.getOrCreate()), and read "
             "the input with it again"
@@ -234,7 +235,7 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
                 f"{num_partitions} consumers hold a slot each{producers}: {num_partitions + extra} > {most} slots; "
                 f"use {ways}"
             )
-    if mode == "pipelined" and not _is_pinned(sc):
+    if mode == "pipelined" and not is_pinned(sc):
         problems.append(
             "PYSPARK_PIN_THREAD=false: what is set for the producers' job, as its tags, would be set for jobs of yours "
             "too; do not set it, or use mode='blocking'"
@@ -264,13 +265,6 @@ def _conf_of(spark: Any) -> ShuffleConf:
     """The settings of a session or a SparkContext."""
     of_session = is_connect(spark) or hasattr(spark, "sparkContext")
     return ShuffleConf.from_session(spark) if of_session else ShuffleConf.from_context(spark)
-
-
-def _is_pinned(sc: Any) -> bool:
-    """Whether each thread of Python has one of the JVM's, with local properties of its own."""
-    from py4j.clientserver import ClientServer
-
-    return isinstance(sc._gateway, ClientServer)
 
 
 def tasks_of_executor(sc: Any, slots: int | None) -> int | None:
@@ -303,7 +297,7 @@ def held_directories(spark: Any, conf: ShuffleConf) -> str:
     context = getattr(spark, "sparkContext", spark)
     if _true(context, ENCRYPTED):
         return ""
-    own = str(context._temp_dir) if str(context.master).startswith("local") else ""
+    own = own_directory(context) if str(context.master).startswith("local") else ""
     return conf.held_directory or own
 
 
@@ -329,11 +323,6 @@ def machine_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def setting(sc: Any, name: str, default: Any = None) -> Any:
-    """One setting of a SparkContext; ``sc.getConf()`` would fetch all of them, with a call into the JVM for each."""
-    return sc._conf.get(name, default)
-
-
 def slots_of(sc: Any) -> int | None:
     """Tasks that Spark can run at once now, as it counts them for barrier stages; None: unknown.
 
@@ -343,11 +332,7 @@ def slots_of(sc: Any) -> int | None:
     if cluster:
         task_cpus = int(setting(sc, "spark.task.cpus", "1"))
         return int(cluster[1]) * (int(cluster[2]) // task_cpus)
-    try:
-        scala = sc._jsc.sc()
-        return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
-    except Exception:  # a private method: other versions may lack it
-        return None
+    return concurrent_tasks(sc)
 
 
 def slots_to_come(sc: Any) -> int | None:

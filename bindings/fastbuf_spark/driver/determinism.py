@@ -13,6 +13,7 @@ from typing import Any
 
 from fastbuf_spark.driver import upstream
 from fastbuf_spark.driver.checks import is_connect
+from fastbuf_spark.pyspark_private import optimized_plan
 
 log = logging.getLogger("fastbuf_spark")
 
@@ -47,7 +48,7 @@ def is_deterministic(df: Any) -> bool:
     if is_connect(df):
         return False
     try:
-        return all(bool(node.deterministic()) and _is_steady(node) for node in _nodes(_plan(df)))
+        return all(bool(node.deterministic()) and _is_steady(node) for node in _nodes(optimized_plan(df)))
     except Exception as error:
         log.debug("whether the input is deterministic is not known: %s", error)
         return False
@@ -66,7 +67,7 @@ def order_is_fixed(df: Any) -> bool:
         return False
     try:
         exchanges = upstream.exchanges(df.sparkSession.sparkContext)
-        return all(_keeps_order(node, exchanges) for node in _nodes(_plan(df)))
+        return all(_keeps_order(node, exchanges) for node in _nodes(optimized_plan(df)))
     except Exception as error:
         log.debug("whether the order of the input is fixed is not known: %s", error)
         return False
@@ -92,14 +93,10 @@ def unsteady(df: Any, in_turn: bool, in_order: bool) -> str:
 def observed(df: Any) -> bool:
     """Whether someone waits for figures that a job over this input brings (``df.observe``)."""
     try:
-        return any(_name(node) == "CollectMetrics" for node in _nodes(_plan(df)))
+        return any(_name(node) == "CollectMetrics" for node in _nodes(optimized_plan(df)))
     except Exception as error:
         log.debug("whether the input is observed is not known: %s", error)
         return True
-
-
-def _plan(df: Any) -> Any:
-    return df._jdf.queryExecution().optimizedPlan()
 
 
 def _nodes(plan: Any) -> Iterator[Any]:

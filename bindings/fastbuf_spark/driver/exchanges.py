@@ -8,19 +8,22 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from fastbuf_spark import pyspark_private
 from fastbuf_spark.codec import Codec
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver import page, rendezvous
-from fastbuf_spark.driver.checks import attempts_of, machine_cores, remedy, setting, slots_of, slots_to_come
-from fastbuf_spark.driver.held import is_indeterminate, replace_executor
-from fastbuf_spark.driver.jobs import ProducersJob, caches_filled, fate, stage_tasks
+from fastbuf_spark.driver.checks import attempts_of, machine_cores, remedy, slots_of, slots_to_come
+from fastbuf_spark.driver.held import replace_executor
+from fastbuf_spark.driver.jobs import ProducersJob, stage_tasks
 from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.driver.run import Job, Run, RunPlan
 from fastbuf_spark.driver.slots import Slots
 from fastbuf_spark.driver.summary import RunSummary, too_many
 from fastbuf_spark.protocol import Target
+from fastbuf_spark.pyspark_private import setting
 from fastbuf_spark.spec import ExchangeSpec
 
 log = logging.getLogger("fastbuf_spark")
@@ -76,10 +79,7 @@ def register(
         # the last failure.  So the stage is cancelled when a normal task would have been given up
         failures[run.stage] = failures.get(run.stage, 0) + 1
         if final or failures[run.stage] >= allowed:
-            try:
-                sc._jsc.sc().cancelStage(run.stage, f"exchange '{name}' failed: {reason}")
-            except Exception as error:
-                log.debug("stage %d could not be cancelled: %s", run.stage, error)
+            pyspark_private.cancel_stage(sc, run.stage, f"exchange '{name}' failed: {reason}")
 
     plan = RunPlan(
         exchange,
@@ -87,11 +87,12 @@ def register(
         partitions,
         conf.stall_timeout,
         submit if producers is not None else None,
-        lambda stage: stage_tasks(sc, stage),
+        partial(stage_tasks, sc),
         failed,
-        lambda stage, attempt: fate(sc, stage, attempt),
+        partial(pyspark_private.fate, sc),
     )
-    slots = Slots(lambda: slots_to_come(sc), lambda stage: caches_filled(sc, stage), lambda count: remedy(sc, count))
+    caches = partial(pyspark_private.caches_filled, sc)
+    slots = Slots(lambda: slots_to_come(sc), caches, lambda count: remedy(sc, count))
     server.register(exchange, secret, plan, slots=slots, unsteady=unsteady)
     _remember(sc, server, exchange)
     return spec
@@ -104,12 +105,8 @@ def register_reports(
     server, secret = server_of(sc, conf), secrets.token_bytes(32)
 
     def refuse(stage: int, reason: str) -> None:
-        if is_indeterminate(sc, stage):
-            return
-        try:
-            sc._jsc.sc().cancelStage(stage, reason)
-        except Exception as error:
-            log.warning("stage %d could not be cancelled (%s): %s", stage, error, reason)
+        if not pyspark_private.is_indeterminate(sc, stage):
+            pyspark_private.cancel_stage(sc, stage, reason)
 
     server.register(
         exchange,
@@ -117,8 +114,8 @@ def register_reports(
         None,
         name,
         "blocking",
-        tasks=lambda stage: stage_tasks(sc, stage),
-        fate=lambda stage, attempt: fate(sc, stage, attempt),
+        tasks=partial(stage_tasks, sc),
+        fate=partial(pyspark_private.fate, sc),
         done=_adviser(sc, partitions, conf),
         refuse=refuse,
         held=lambda stage, folder: server.held.add(sc, stage, folder),
@@ -172,10 +169,9 @@ def lives_with(sc: Any, exchange: str, requests: Any) -> None:
     All that is made of its result has that RDD: a frame, a view, a cache, an RDD.  Once it is garbage nothing can run
     the exchange any more, which has the input's plan and the functions in front of it.
     """
-    try:
-        _results.append((str(sc.applicationId), exchange, sc._jvm.java.lang.ref.WeakReference(requests)))
-    except Exception as error:
-        log.debug("exchange %s lives as long as Spark: %s", exchange, error)
+    reference = pyspark_private.weak_reference(sc, requests)
+    if reference is not None:  # else it lives as long as Spark
+        _results.append((str(sc.applicationId), exchange, reference))
 
 
 def _forget_unused(application: str) -> None:
@@ -188,21 +184,13 @@ def _forget_unused(application: str) -> None:
             return
         if of != application:
             continue
-        if exchange in live or not _is_gone(requests):
+        if exchange in live or not pyspark_private.is_garbage(requests):
             _results.append((of, exchange, requests))
             continue
         for server in servers:
             server.forget([exchange])
         with contextlib.suppress(KeyError, ValueError):
             _planned[of].remove(exchange)
-
-
-def _is_gone(reference: Any) -> bool:
-    try:
-        return bool(reference.refersTo(None))
-    except Exception as error:
-        log.debug("whether a result is needed still is not known: %s", error)
-        return False
 
 
 def progress() -> list[RunSummary]:

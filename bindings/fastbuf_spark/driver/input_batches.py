@@ -9,9 +9,10 @@ the session wins: it overrides the job's own properties.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastbuf_spark.conf import MAX_RECORDS
+from fastbuf_spark.pyspark_private import average_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -73,18 +74,3 @@ def fixed_bytes(kind: DataType) -> int:
     return (
         9 if isinstance(kind, T.NumericType | T.BooleanType | T.DateType | T.TimestampType | T.TimestampNTZType) else 0
     )
-
-
-def average_bytes(df: DataFrame) -> int:
-    """Average bytes of a row, if Spark has measured them: for a cached DataFrame.  Else 0."""
-    try:
-        plan: Any = df._jdf.queryExecution().optimizedPlan()
-        if plan.getClass().getSimpleName() != "InMemoryRelation":
-            return 0
-        if not plan.cacheBuilder().isCachedColumnBuffersLoaded():
-            return 0
-        stats = plan.stats()
-        rows = int(stats.rowCount().get()) if stats.rowCount().isDefined() else 0
-        return -(-int(str(stats.sizeInBytes())) // rows) if rows else 0
-    except Exception:  # these methods of Spark are private: if one is missing, Spark measures batches
-        return 0

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, SchemaError
+from fastbuf_spark import pyspark_private
 from fastbuf_spark.codec import BatchCodec
 from fastbuf_spark.driver.checks import is_connect
 from fastbuf_spark.errors import ArgumentTypeError, ColumnError
@@ -169,24 +170,10 @@ def _direction(df: DataFrame, key: str | Column) -> tuple[str | Column, bool]:
     """
     if isinstance(key, str):
         return key, False
-    column: Any = key
-    if is_connect(df):
-        said = column._expr
-        if type(said).__name__ != "SortOrder":
-            return key, False
-        child = said._child
-        # A plain column name needs no additional column; a column of a certain DataFrame (df.x) is not a plain name
-        name = None if getattr(child, "_plan_id", None) is not None else getattr(child, "_unparsed_identifier", None)
-        bare = type(column)(child) if name is None else name
-        descending, nulls_first = not said._ascending, said._nullsFirst
-    else:
-        said = column._jc.node()
-        if said.getClass().getSimpleName() != "SortOrder":
-            return key, False
-        jvm: Any = df.sparkSession._jvm
-        bare = type(column)(jvm.org.apache.spark.sql.Column(said.child()))
-        descending = "Descending" in said.sortDirection().getClass().getName()
-        nulls_first = "NullsFirst" in said.nullOrdering().getClass().getName()
+    order = pyspark_private.sort_order(key, df.sparkSession, is_connect(df))
+    if order is None:
+        return key, False
+    bare, descending, nulls_first = order
     if nulls_first == descending:
         ends = ("descending has null last", "first") if descending else ("ascending has null first", "last")
         raise ConfigError(
@@ -265,12 +252,12 @@ def _asked(
 
 
 def _positions(asked: DataFrame, staged: DataFrame, keys: int) -> list[int | None]:
-    """Positions of Spark's resolved keys among the columns; uses private methods of Spark, like all of ``_jdf``."""
-    plan: Any = asked._jdf.queryExecution().analyzed()
+    """Positions of Spark's resolved keys among the columns."""
+    plan = pyspark_private.analyzed_plan(asked)
     while plan.getClass().getSimpleName() != "RepartitionByExpression":
         # a key that is not a function of its row is computed below this node, and removed above it
         plan = plan.children().apply(0)
-    output, resolved = staged._jdf.queryExecution().analyzed().output(), plan.partitionExpressions()
+    output, resolved = pyspark_private.analyzed_plan(staged).output(), plan.partitionExpressions()
     ids = [output.apply(i).exprId().toString() for i in range(output.size())]
     places: list[int | None] = []
     for i in range(keys):

@@ -5,18 +5,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
-from pyspark.core.rdd import RDD, PipelinedRDD
-from pyspark.serializers import (
-    AutoBatchedSerializer,
-    BatchedSerializer,
-    CPickleSerializer,
-    NoOpSerializer,
-    pack_long,
-)
+from pyspark import RDD
 
+from fastbuf_spark import pyspark_private
 from fastbuf_spark.codec import RecordCodec, own_partition_func
 from fastbuf_spark.conf import MODES, ShuffleConf
 from fastbuf_spark.driver import exchanges, upstream
@@ -128,7 +123,7 @@ class PairShuffle:
                 return made
         func = own_partition_func(self.partition_func)
         codec = RecordCodec(self.partitions, None, func, packed=stage is not iter)
-        kept = [as_pickles(rdd) for rdd in self.sides]
+        kept = [pyspark_private.as_pickles(rdd) for rdd in self.sides]
         codecs = [
             dataclasses.replace(
                 codec, combine=combine, side=side if len(kept) > 1 else None, pickled=source is not None
@@ -142,14 +137,12 @@ class PairShuffle:
         if mode == "blocking":
             spec = exchanges.register_reports(sc, exchange, self.name, self.partitions, self.conf, codec)
             spec = dataclasses.replace(spec, held_directories=held_directories(sc, self.conf))
-            blocks: Any = None
-            for rdd, own in zip(sources, codecs, strict=True):
-                task = RecordMapSide(dataclasses.replace(spec, codec=own))
-                keyed: Any = rdd.mapPartitions(named(_keyed(task), "fastbuf_map"))
-                keyed._bypass_serializer = True
-                blocks = keyed._jrdd if blocks is None else blocks.union(keyed._jrdd)
-            jvm: Any = sc._jvm
-            moved = _placed(sc, jvm.PairwiseRDD(blocks.rdd()).asJavaPairRDD(), self.partitions, place, NoOpSerializer())
+            tasks = [RecordMapSide(dataclasses.replace(spec, codec=own)) for own in codecs]
+            sent = [
+                rdd.mapPartitions(named(pyspark_private.keyed(task), "fastbuf_map"))
+                for rdd, task in zip(sources, tasks, strict=True)
+            ]
+            moved = pyspark_private.moved(sent, self.partitions, place)
             reduce_side = named(RecordReduceSide(spec, stage), "fastbuf_reduce", flat=True)
             made = moved.mapPartitions(reduce_side, preservesPartitioning=True)
         else:
@@ -163,8 +156,8 @@ class PairShuffle:
                 self._producers(sources, codecs),
                 self._unsteady(),
             )
-            requests = _requests(sc, self.partitions, place)
-            read = requests._jrdd.rdd()
+            requests = pyspark_private.numbers_of(sc, self.partitions, place)
+            read = pyspark_private.jvm_rdd(requests)
             upstream.remember(sc, read, self.partitions + upstream.held_by_rdds(self.sides))
             exchanges.lives_with(sc, exchange, read)
             consumer = named(Consumer(spec, stage).records, "fastbuf_consumer", flat=True)
@@ -178,7 +171,8 @@ class PairShuffle:
 
     def _producers(self, sides: list[RDD[Any]], codecs: list[RecordCodec]) -> exchanges.Producers:
         sc = self.sides[0].context
-        sides = [_as_it_is(rdd) for rdd in sides]
+        # With its function as it is now, which producers would pickle later, together with their own
+        sides = [pyspark_private.with_function(rdd, partial(AsItIs, sc)) for rdd in sides]
         kept: list[Any] = [AsItIs(sc, codec) for codec in codecs]
 
         def producers(spec: ExchangeSpec, epoch: int, targets: list[Target]) -> Callable[[], Any]:
@@ -199,22 +193,8 @@ class PairShuffle:
 
     def _unsteady(self) -> str:
         """The reason if, according to Spark, an RDD's rows may differ each time it is computed; else empty."""
-        levels = [str(rdd._jrdd.rdd().outputDeterministicLevel()) for rdd in self.sides]
+        levels = [str(pyspark_private.jvm_rdd(rdd).outputDeterministicLevel()) for rdd in self.sides]
         return "Spark calls the RDD INDETERMINATE" if "INDETERMINATE" in levels else ""
-
-
-def as_pickles(rdd: RDD[Any]) -> RDD[Any] | None:
-    """The RDD as the pickled lists that Spark stores (cached, parallelized or shuffled); None: Python computes it."""
-    serializer: Any = rdd._jrdd_deserializer
-    if type(serializer) not in (BatchedSerializer, AutoBatchedSerializer):
-        return None
-    inner = serializer.serializer
-    if type(inner) is not CPickleSerializer or getattr(inner, "allowed_names", None) is not None:
-        return None
-    made_here = isinstance(rdd, PipelinedRDD) and rdd._is_pipelinable()
-    if made_here or rdd._is_barrier() or rdd.has_resource_profile:
-        return None
-    return RDD(rdd._jrdd, rdd.context, NoOpSerializer())
 
 
 def together(sides: Sequence[RDD[Any]]) -> RDD[Any]:
@@ -229,42 +209,3 @@ def together(sides: Sequence[RDD[Any]]) -> RDD[Any]:
         for side, rdd in enumerate(sides)
     ]
     return sided[0].context.union(sided)
-
-
-def _as_it_is(rdd: RDD[Any]) -> RDD[Any]:
-    """The RDD with its function as it is now, if producers would pickle that later, together with their own."""
-    if not isinstance(rdd, PipelinedRDD) or not rdd._is_pipelinable():
-        return rdd
-    source: Any = RDD(rdd._prev_jrdd, rdd.context, rdd._prev_jrdd_deserializer)
-    func: Any = AsItIs(rdd.context, rdd.func)
-    return PipelinedRDD(source, func, rdd.preservesPartitioning, rdd.is_barrier)
-
-
-def _placed(sc: Any, pairs: Any, num_partitions: int, place: Callable[[Any], int], serializer: Any) -> RDD[Any]:
-    """The values of a JVM RDD of (partition, value) pairs, each in its partition.
-
-    As in PySpark's ``partitionBy``, the JVM identifies a partitioner by the address of its Python function.  So a join
-    or union with an RDD that Spark has partitioned by the same function needs no further shuffle.
-    """
-    partitioner = sc._jvm.PythonPartitioner(num_partitions, id(place))
-    return RDD(sc._jvm.PythonRDD.valueOfPair(pairs.partitionBy(partitioner)), sc, serializer)
-
-
-def _requests(sc: Any, num_partitions: int, place: Callable[[Any], int]) -> RDD[int]:
-    """An RDD whose partitions each contain their own number."""
-    serializer = BatchedSerializer(CPickleSerializer())
-    pairs = sc._jvm.java.util.ArrayList()
-    for partition in range(num_partitions):
-        pairs.add(sc._jvm.scala.Tuple2(partition, bytearray(serializer.serializer.dumps([partition]))))
-    return _placed(sc, sc._jsc.parallelizePairs(pairs, 1), num_partitions, place, serializer)
-
-
-def _keyed(task: Callable[[Any], Iterable[tuple[int, bytes]]]) -> Callable[[Any], Iterable[bytes]]:
-    """Convert the pairs of a task to the JVM's format: eight bytes for the partition, then the value."""
-
-    def run(source: Any) -> Iterator[bytes]:
-        for partition, block in task(source):
-            yield pack_long(partition)
-            yield block
-
-    return run

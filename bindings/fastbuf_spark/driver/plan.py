@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import SchemaError
+from fastbuf_spark import pyspark_private
 from fastbuf_spark.codec import BatchCodec
 from fastbuf_spark.conf import MODES, ShuffleConf
 from fastbuf_spark.driver import exchanges, input_batches, upstream
@@ -26,7 +27,7 @@ from fastbuf_spark.driver.determinism import observed, order_is_fixed, unsteady
 from fastbuf_spark.driver.keys import Keys, plain, resolve
 from fastbuf_spark.driver.mode import choose
 from fastbuf_spark.driver.staged import Staged, called
-from fastbuf_spark.folding import Fold, fold, folded, partitions_of
+from fastbuf_spark.folding import Fold, fold, folded
 from fastbuf_spark.protocol import Target
 from fastbuf_spark.schema import renaming
 from fastbuf_spark.shipping import AsItIs, named
@@ -174,7 +175,7 @@ def _pipelined(exchange: _Exchange, varies: str) -> Staged:
 
     def producers(spec: ExchangeSpec, epoch: int, targets: list[Target]) -> Callable[[], Any]:
         def action() -> Any:
-            partitions = partitions_of(df)
+            partitions = pyspark_private.partitions_of(df)
             if partitions == 0 and not observed(df):
                 return []  # Spark would plan a job for a tenth of a second, to run nothing
             how = folding(partitions, len(targets))
@@ -201,20 +202,16 @@ def requests(spark: Any, num_partitions: int, held: int = 0, exchange: str = "")
     ``held``: slots of the tasks that read them and of consumers before them; 0: they read no exchange.  ``exchange``:
     the one that they read.
     """
-    from pyspark.sql import DataFrame
-
     rows = spark.range(0, num_partitions, 1, num_partitions)
-    try:
-        made = rows._jdf.queryExecution().toRdd(), rows._jdf.schema(), False
-        if held:
-            upstream.remember(spark.sparkContext, made[0], held)
-            exchanges.lives_with(spark.sparkContext, exchange, made[0])
-        frame = DataFrame(spark._jsparkSession.internalCreateDataFrame(*made), spark)
-        # Then Spark knows that there is a single partition: unions and joins need no shuffle for it
-        return frame.coalesce(1) if num_partitions == 1 else frame
-    except Exception as error:  # a private method: other versions may lack it
-        log.debug("the size of the result is not hidden from Spark: %s", error)
+    hidden = pyspark_private.of_unknown_size(rows)
+    if hidden is None:
         return rows
+    frame, read = hidden
+    if held:
+        upstream.remember(spark.sparkContext, read, held)
+        exchanges.lives_with(spark.sparkContext, exchange, read)
+    # Then Spark knows that there is a single partition: unions and joins need no shuffle for it
+    return frame.coalesce(1) if num_partitions == 1 else frame
 
 
 def _by_spark(
@@ -282,15 +279,4 @@ def of_unknown_size(df: DataFrame) -> DataFrame:
     Descriptions are short.  By their bytes Spark would expect a small result and broadcast it in a join, however large
     it is.  So they are united with no rows of an unknown size.
     """
-    if is_connect(df) or df.isStreaming:
-        return df
-    from pyspark.sql import DataFrame
-
-    spark = df.sparkSession
-    try:
-        nothing = spark.sparkContext._jsc.emptyRDD().rdd()
-        made = spark._jsparkSession.internalCreateDataFrame(nothing, df._jdf.schema(), False)
-        return DataFrame(df._jdf.union(made), spark)
-    except Exception as error:  # a private method: other versions may lack it
-        log.debug("the size of the result is not hidden from Spark: %s", error)
-        return df
+    return df if is_connect(df) or df.isStreaming else pyspark_private.with_nothing(df) or df

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, SchemaError
+from fastbuf_spark import pyspark_private
 from fastbuf_spark.driver import files as listing
 from fastbuf_spark.driver import splits
 from fastbuf_spark.driver.checks import is_connect, slots_of
@@ -276,12 +277,11 @@ def of_arrow(schema: pa.Schema) -> StructType:
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import types as T
-    from pyspark.sql.pandas.types import from_arrow_type
 
     made = T.StructType()
     for field in schema:
         try:
-            spark_type = from_arrow_type(_plain(field.type))
+            spark_type = pyspark_private.from_arrow_type(_plain(field.type))
         except PySparkException as error:
             why = SchemaError(f"column {field.name!r} has Arrow's type {field.type}: {error}; leave it out (columns=)")
             made.add(refused(field.name, why))

@@ -12,6 +12,7 @@ from collections.abc import Container, Set
 from typing import Any
 
 from fastbuf_spark.driver.checks import is_connect
+from fastbuf_spark.pyspark_private import is_cached, jvm_rdd, optimized_plan
 
 log = logging.getLogger("fastbuf_spark")
 
@@ -33,7 +34,7 @@ def held_by_frame(df: Any) -> int:
     sc = df.sparkSession.sparkContext
     known = _of(sc)
     try:
-        return _in_plan(sc, df._jdf.queryExecution().optimizedPlan(), known) if known else 0
+        return _in_plan(sc, optimized_plan(df), known) if known else 0
     except Exception as error:
         log.debug("the exchanges that the input reads are not known: %s", error)
         return 0
@@ -44,7 +45,7 @@ def held_by_rdds(rdds: Any) -> int:
     sc = rdds[0].context
     known = _of(sc)
     try:
-        return sum(_in_lineage(sc, rdd._jrdd.rdd(), known) for rdd in rdds) if known else 0
+        return sum(_in_lineage(sc, jvm_rdd(rdd), known) for rdd in rdds) if known else 0
     except Exception as error:
         log.debug("the exchanges that the input reads are not known: %s", error)
         return 0
@@ -92,7 +93,7 @@ def _lineage(sc: Any, last: Any, known: Container[int]) -> dict[int, tuple[Any, 
         if number in found:
             continue
         found[number] = rdd, []
-        if number in known or _is_cached(sc, rdd):
+        if number in known or is_cached(sc, rdd):
             continue
         dependencies = rdd.dependencies()
         for i in range(dependencies.size()):
@@ -100,12 +101,3 @@ def _lineage(sc: Any, last: Any, known: Container[int]) -> dict[int, tuple[Any, 
             found[number][1].append(int(read.id()))
             waiting.append(read)
     return found
-
-
-def _is_cached(sc: Any, rdd: Any) -> bool:
-    """Whether all of an RDD is cached."""
-    if not rdd.getStorageLevel().isValid():
-        return False
-    blocks = sc._jsc.sc().getRDDStorageInfo()
-    mine = [info for info in blocks if int(info.id()) == int(rdd.id())]
-    return bool(mine) and mine[0].numCachedPartitions() == mine[0].numPartitions()

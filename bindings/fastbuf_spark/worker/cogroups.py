@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fastbuf_spark.pyspark_private import guarded
 from fastbuf_spark.worker.groups import Group
 from fastbuf_spark.worker.order import flags
 from fastbuf_spark.worker.pandas_verbs import Frames, PandasRules, Results
-from fastbuf_spark.worker.verbs import conform_table, guarded
+from fastbuf_spark.worker.verbs import conform_table
 
 if TYPE_CHECKING:
     import numpy as np

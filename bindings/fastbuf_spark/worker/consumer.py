@@ -13,6 +13,7 @@ from fastbuf.monitor.figures import ended
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.codec import Codec
 from fastbuf_spark.protocol import Abort, ConsumerDone, ConsumerFailed, FromWorker, Join, Ready, RunFailed, Seal
+from fastbuf_spark.pyspark_private import properties_of
 from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.wire import cause_of, data_secret
 from fastbuf_spark.worker.chains import Chain
@@ -191,7 +192,7 @@ class Consumer:
 
 def of_action(context: Any) -> dict[str, str]:
     """What the thread of the action had set for its jobs: job group, tags, pool, and properties of the user's own."""
-    found: dict[str, str] = context._localProperties or {}
+    found = properties_of(context)
     return {name: value for name, value in found.items() if name in OF_JOBS or not name.startswith(INTERNAL)}
 
 

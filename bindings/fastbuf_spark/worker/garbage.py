@@ -9,6 +9,8 @@ from __future__ import annotations
 import gc
 import sys
 
+from fastbuf_spark.pyspark_private import in_worker
+
 _known = 0  # how many modules there were when they were left out
 
 
@@ -18,6 +20,6 @@ def leave_out_modules() -> None:
     To be called before the function of a task is unpickled: what earlier tasks left has been collected then.
     """
     global _known
-    if "pyspark.worker" in sys.modules and len(sys.modules) > _known:
+    if in_worker() and len(sys.modules) > _known:
         _known = len(sys.modules)
         gc.freeze()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import logging
-import os
-import sys
 from types import FrameType
+
+from fastbuf_spark import pyspark_private
 
 _OURS = ("pyspark.", "fastbuf.", "fastbuf_spark.")  #: packages whose frames stand around the user's function
 _LOGGING = ("logging", "pyspark.logger.", __name__)  #: and between it and :func:`context`
@@ -14,16 +13,7 @@ _LOGGING = ("logging", "pyspark.logger.", __name__)  #: and between it and :func
 
 def name_the_users_function() -> None:
     """To be called within a task.  Spark takes the outermost frame that is not its own, which is one of fastbuf's."""
-    if "PYSPARK_SPARK_SESSION_UUID" not in os.environ:  # as Spark has it: the session's logs are not on
-        return
-    try:
-        from pyspark.logger.worker_io import JSONFormatterWithMarker
-    except ImportError:  # another version of Spark
-        return
-    kept = [handler.formatter for handler in logging.getLogger().handlers]
-    for formatter in (*kept, getattr(sys.stdout, "_formatter", None), getattr(sys.stderr, "_formatter", None)):
-        if isinstance(formatter, JSONFormatterWithMarker):
-            formatter._context_provider = context
+    pyspark_private.name_in_logs(context)
 
 
 def context() -> dict[str, str]:

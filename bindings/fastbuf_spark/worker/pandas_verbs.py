@@ -14,9 +14,10 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from fastbuf_spark import pyspark_private
+from fastbuf_spark.pyspark_private import guarded
 from fastbuf_spark.results import about, each, hints_lack
 from fastbuf_spark.worker.groups import Group
-from fastbuf_spark.worker.verbs import guarded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,12 +136,7 @@ class Frames:
         return self._pd.concat(self._shared, axis=1)
 
     def _series(self, part: pa.Table | pa.RecordBatch) -> list[Any]:
-        from pyspark.sql.conversion import ArrowBatchTransformer
-
-        rules = self._rules
-        return list(
-            ArrowBatchTransformer.to_pandas(part, timezone=rules.zone, prefer_int_ext_dtype=rules.int_extension)
-        )
+        return pyspark_private.to_series(part, self._rules.zone, self._rules.int_extension)
 
     def _move(self, group: Group) -> None:
         """Convert the rows from this group on."""
@@ -200,14 +196,13 @@ class Results:
         """The tables that can be converted now: of this frame, of earlier ones, or none."""
         import pandas as pd
         from pyspark.errors import PySparkException
-        from pyspark.worker import verify_pandas_result
 
         rules = self._rules
         known = isinstance(frame, pd.DataFrame) and self._columns is not None and frame.columns.equals(self._columns)
         if not known:
             try:
-                verify_pandas_result(
-                    frame, rules.result, rules.by_name or not self._whole, truncate_return_schema=not self._whole
+                pyspark_private.verify_pandas_result(
+                    frame, rules.result, rules.by_name or not self._whole, truncated=not self._whole
                 )
             except PySparkException as error:  # Spark's own error does not name the function
                 if inspect.isgenerator(frame):
@@ -252,16 +247,15 @@ class Results:
 
     def _converted(self, frame: Any, cast: bool = True) -> pa.Table:
         import pyarrow as pa
-        from pyspark.sql.conversion import PandasToArrowConversion
 
         rules = self._rules
         try:
-            batch = PandasToArrowConversion.convert(
+            batch = pyspark_private.from_pandas(
                 _in_one_piece(frame),
                 rules.result,
+                cast,
                 timezone=rules.zone,
                 safecheck=rules.safe,
-                arrow_cast=cast,
                 prefers_large_types=rules.large,
                 assign_cols_by_name=rules.by_name,
                 int_to_decimal_coercion_enabled=rules.int_to_decimal,

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fastbuf_spark.pyspark_private import guarded
 from fastbuf_spark.results import each, one
 from fastbuf_spark.worker.groups import Group
-from fastbuf_spark.worker.verbs import conform_table, guarded
+from fastbuf_spark.worker.verbs import conform_table
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,6 +20,7 @@ from fastbuf.errors import ConfigError, ExchangeAborted, PreflightError
 from fastbuf_spark.codec import RecordCodec, own_partition_func
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.protocol import Abort, ConsumerDone, Join, Ready, Stop, Targets, Watch
+from fastbuf_spark.pyspark_private import active_context
 from fastbuf_spark.shipping import Shipped
 from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.wire import data_secret
@@ -224,12 +225,10 @@ class ShuffleStage:
         partition_func: Callable[[Any], int] | None = None,
         conf: ShuffleConf | None = None,
     ) -> None:
-        from pyspark import SparkContext
-
         from fastbuf_spark.driver import exchanges
         from fastbuf_spark.driver.checks import preflight
 
-        sc = SparkContext._active_spark_context
+        sc = active_context()
         if sc is None:
             raise ConfigError("a ShuffleStage must be made on the driver: there is no SparkContext here")
         if isinstance(num_partitions, bool) or not isinstance(num_partitions, int) or num_partitions < 1:

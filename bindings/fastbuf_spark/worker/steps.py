@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fastbuf_spark import pyspark_private
 from fastbuf_spark.results import ANY_ITERABLE, each
 from fastbuf_spark.worker.chains import Chain
 from fastbuf_spark.worker.groups import Limits
@@ -65,21 +64,8 @@ class PandasMap:
             yield from table.to_batches()
 
     def _frames(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pd.DataFrame]:
-        import pandas as pd
-        from pyspark.sql.conversion import ArrowBatchTransformer
-
-        convert = partial(
-            ArrowBatchTransformer.to_pandas,
-            timezone=self.rules.zone,
-            prefer_int_ext_dtype=self.rules.int_extension,
-        )
-        # As one struct, whose columns' types decide together how each of them is converted
-        as_struct = "df_for_struct" in inspect.signature(ArrowBatchTransformer.to_pandas).parameters
         for batch in batches:
-            if as_struct:
-                (frame,) = convert(ArrowBatchTransformer.wrap_struct(batch), df_for_struct=True)
-            else:
-                frame = pd.concat(convert(batch), axis=1)
+            frame = pyspark_private.to_frame(batch, self.rules.zone, self.rules.int_extension)
             # Their memory is Arrow's: while another frame has it too, pandas copies before the function writes
             kept = frame.copy(deep=False)
             yield frame

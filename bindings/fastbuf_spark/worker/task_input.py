@@ -21,6 +21,7 @@ from itertools import chain
 from typing import Any
 
 from fastbuf.errors import FastbufError
+from fastbuf_spark import pyspark_private
 
 SIOCOUTQNSD = 0x894B  #: of Linux (include/uapi/linux/sockios.h): bytes that TCP has not sent yet
 LOOK_S = 0.5  #: interval to check whether Spark still needs a task that is waiting
@@ -50,18 +51,8 @@ class TaskInput:
 
     @classmethod
     def of_task(cls) -> TaskInput:
-        """The stream of the task that calls this.
-
-        PySpark does not expose it: it is an argument of the worker's main function.
-        """
-        frame: Any = sys._getframe()
-        while frame is not None:
-            code = frame.f_code
-            if code.co_name == "main" and "infile" in code.co_varnames[: code.co_argcount]:
-                stream = frame.f_locals["infile"]
-                return cls(stream if hasattr(stream, "peek") else None)
-            frame = frame.f_back
-        return cls(None)
+        """The stream of the task that calls this."""
+        return cls(pyspark_private.task_stream())
 
     @property
     def found(self) -> bool:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastbuf_spark.errors import ResultError
+from fastbuf_spark.pyspark_private import guarded
 from fastbuf_spark.results import about, each, one
 from fastbuf_spark.worker.groups import Group
 
@@ -52,13 +53,6 @@ class ArrowVerb:
         made = func(group.key(), group.batches()) if self.with_key else func(group.batches())
         for batch in each(self.func, made, pa.RecordBatch, Iterator):
             yield conform_table(pa.Table.from_batches([batch]), self.schema, self.by_name, self.func)
-
-
-def guarded(func: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with StopIteration turned into an error, as in Spark."""
-    from pyspark.util import fail_on_stopiteration
-
-    return fail_on_stopiteration(func)
 
 
 def conform_table(made: Any, schema: pa.Schema, by_name: bool, func: Callable[..., Any]) -> pa.Table:

@@ -16,7 +16,7 @@ import pytest
 
 from fastbuf.errors import BlockCorrupt, ResourceError
 from fastbuf.serializers.block import MAGIC as BLOCK_MAGIC
-from fastbuf_spark.driver import held as driver_held
+from fastbuf_spark import pyspark_private
 from fastbuf_spark.driver.held import SWEEP_S, HeldRuns
 from fastbuf_spark.worker import held
 from fastbuf_spark.worker.held import Description, HeldFile, HeldRowsLost, Sections, batches_of
@@ -197,7 +197,7 @@ def test_several_directories_are_dealt_by_task() -> None:
 def test_files_go_with_the_shuffle_that_they_are_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     garbage: set[int] = set()
     reference = lambda stage: SimpleNamespace(refersTo=lambda nothing: stage in garbage)  # noqa: E731
-    monkeypatch.setattr(driver_held, "_dependency", lambda sc, stage: reference(stage))
+    monkeypatch.setattr(pyspark_private, "shuffle_of", lambda sc, stage: reference(stage))
     runs, sc = HeldRuns(), SimpleNamespace(applicationId="app")
     folders = [tmp_path / held.FOLDER / "x" / str(stage) for stage in (1, 2)]
     for stage, folder in enumerate(folders, 1):

@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("pyspark", reason="the binding is PySpark's")
 
 from fastbuf_spark import tracebacks
+from fastbuf_spark.pyspark_private import guarded
 from fastbuf_spark.results import each
 from fastbuf_spark.tracebacks import Folded, folded
-from fastbuf_spark.worker.verbs import guarded
 
 OTHERS = {"u": "/home/u/job.py", "c": "fastbuf/serializers/pair_table.pyx"}
 
