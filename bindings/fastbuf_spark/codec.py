@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fastbuf_spark.folding import each_partition
 from fastbuf_spark.key_samples import KeySamples
 from fastbuf_spark.results import about
-from fastbuf_spark.schema import conform, renaming, within_precision
+from fastbuf_spark.schema import conform, within_precision
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,8 +74,6 @@ class BatchCodec:
         The user's function on the map side, or None.
     shown
         The schema for the user's functions, with other names or fewer columns; None: the same as ``schema``.
-    given
-        Names of the input's columns for ``before``, if they differ from those in Spark's plan.
     whole
         Whether the function after the shuffle is fastbuf's own, which gets all columns as they were sent.
     """
@@ -84,7 +82,6 @@ class BatchCodec:
     keys: tuple[int, ...]
     before: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]] | None = None
     shown: pa.Schema | None = None
-    given: tuple[str, ...] | None = None
     whole: bool = False
 
     def bare(self) -> pa.Schema | None:
@@ -109,8 +106,6 @@ class BatchCodec:
             yield from (conform(batch, self.schema, "the input") for batch in source if batch.num_rows)
             return
         whose = about(before)
-        if self.given is not None:
-            before = renaming(before, self.given)
         for batch in before(iter(source)) if empty is None else each_partition(source, before, empty):
             if not batch.num_rows:
                 continue

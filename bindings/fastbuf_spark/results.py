@@ -38,6 +38,11 @@ _PLAIN = {name for names in _TAKEN.values() for name in names}
 ANY_ITERABLE = "spark.sql.execution.pythonUDF.mapInBatch.legacy.acceptAnyIterable.enabled"
 
 
+def name_of(func: Any) -> str:
+    """A function's name, or that of its class."""
+    return str(getattr(func, "__name__", type(func).__name__))
+
+
 class Checked:
     """A function over record batches, whose results are checked to be record batches.
 
@@ -57,7 +62,7 @@ class Checked:
         self.columns = [field.name for field in fields]
         self._kinds = [field.dataType.simpleString() for field in fields]
         self._filled = _filled(schema)
-        self.__name__ = getattr(func, "__name__", type(func).__name__)
+        self.__name__ = name_of(func)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

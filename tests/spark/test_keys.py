@@ -427,6 +427,7 @@ def test_spark_connect_resolves_them_too(spark: Any, key: str) -> None:
     from pyspark.sql import functions as F
 
     from fastbuf_spark.driver.keys import resolve
+    from fastbuf_spark.driver.staged import Staged
 
     class Connects(DataFrame):
         """A DataFrame without the doors that Spark Connect has not."""
@@ -451,7 +452,7 @@ def test_spark_connect_resolves_them_too(spark: Any, key: str) -> None:
 
     df = spark.range(0, 80, 1, 2).selectExpr("id as n", "id % 13 as k", "id % 3 as `a.b`", "named_struct('b', id) as s")
     made: Any = F.expr(key) if "%" in key else key
-    found = resolve(Connects(df), made, 2)
+    found = resolve(Staged(Connects(df), df.schema), made, 2)
     assert not found.by_spark
     assert found.codec.keys == ((1,) if key == "k" else (4,))
     table = pa.table(found.frame._df.toArrow())  # type: ignore[attr-defined]
@@ -460,7 +461,7 @@ def test_spark_connect_resolves_them_too(spark: Any, key: str) -> None:
     assert dict(zip(table.column(0).to_pylist(), pids, strict=True)) == want
     for wrong in ("nope", F.explode(F.array("k"))):
         with pytest.raises(ConfigError, match="no key column"):
-            resolve(Connects(df), wrong, 2)
+            resolve(Staged(Connects(df), df.schema), wrong, 2)
 
 
 @nightly(mode="blocking")

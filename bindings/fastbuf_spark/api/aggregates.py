@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark import pyspark_private
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.driver.keys import resolve
 from fastbuf_spark.driver.plan import limits_of
+from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.errors import ColumnError
 from fastbuf_spark.worker.aggregates import PARTS, FirstStage, LastStage, Plan
-from fastbuf_spark.worker.chains import Link
+from fastbuf_spark.worker.chains import Called, Chain
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from fastbuf_spark.api.groups import Grouped
+    from fastbuf_spark.api.groups import Groups
 
 
-def aggregated(grouped: Grouped, aggregates: Iterable[tuple[str, str]]) -> DataFrame:
+def aggregated(groups: Groups, aggregates: Iterable[tuple[str, str]]) -> Staged:
     """Implements :meth:`Grouped.agg_arrow`."""
     from pyspark.errors import AnalysisException, PySparkException
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
     pairs = _pairs(aggregates)
-    if not grouped._keys:
+    keys, at = groups.shuffle.keys, groups.shuffle.at
+    if not keys:
         raise ConfigError("agg_arrow has no keys: use Spark's own df.agg(), or group by F.lit(1)")
-    df, before, schema = grouped._df, grouped._before, grouped._before_schema
-    if before is None:
+    df, columns = at.frame, None
+    if at.head is None:
         try:
-            chosen = df.select(*grouped._keys, *(F.col(_quoted(column)) for column, _ in pairs))
-            types, columns = chosen.schema.fields, None
+            chosen = df.select(*keys, *(F.col(_quoted(column)) for column, _ in pairs))
+            types = chosen.schema.fields
         except PySparkException as error:
             said = str(error).split(";")[0].split("\n")[0]
             words = f"agg_arrow finds no such column: {said}; the input has {df.columns}"
@@ -43,24 +44,20 @@ def aggregated(grouped: Grouped, aggregates: Iterable[tuple[str, str]]) -> DataF
             raise found_none from error
         df = chosen.toDF(*(f"c{i}" for i in range(len(types))))
     else:
-        assert schema is not None
-        columns = tuple(_position(key, schema) for key in (*grouped._keys, *(column for column, _ in pairs)))
-        types = [schema.fields[i] for i in columns]
-        before = Link(before, grouped._arrow(schema))
-    _check_numbers(pairs, types[len(grouped._keys) :])
-    plan = Plan(len(grouped._keys), tuple(function for _, function in pairs))
-    conf = ShuffleConf.of(df.sparkSession, grouped._conf)
-    limits = limits_of(df.sparkSession, conf)
+        columns = tuple(_position(key, at.schema) for key in (*keys, *(column for column, _ in pairs)))
+        types = [at.schema.fields[i] for i in columns]
+    _check_numbers(pairs, types[len(keys) :])
+    plan = Plan(len(keys), tuple(function for _, function in pairs))
+    limits = limits_of(groups.spark, ShuffleConf.of(groups.spark, groups.shuffle.conf))
     names = [*(field.name for field in types[: plan.keys]), *map("_".join, pairs)]
-    sent, made = _schemas(plan, grouped._arrow(StructType(types)), names)
+    sent, made = _schemas(plan, groups.arrow(StructType(types)), names)
     shipped, result = _spark(sent, types[: plan.keys]), _spark(made, types[: plan.keys])
-    first, keys = FirstStage(plan, before, columns, limits), plan.names()[: plan.keys]
-    found = resolve(df, keys, grouped._num_partitions, first, shipped)
+    first = Staged(df, shipped, Called(Chain((FirstStage(plan, at.before, columns, limits),))), in_order=at.in_order)
+    shuffle = dataclasses.replace(groups.shuffle, at=first, keys=plan.names()[: plan.keys])
+    found = shuffle.resolved()
     if found.by_spark:
         raise SchemaError(f"agg_arrow cannot run: {found.by_spark}; use Spark's own groupBy().agg()")
-    last = LastStage(plan, made, limits)
-    make = grouped._make
-    return make(df, last, result, keys, grouped._num_partitions, first, shipped, grouped._mode, conf, found)
+    return shuffle.into(LastStage(plan, made, limits), result, found)
 
 
 def _pairs(aggregates: Any) -> list[tuple[str, str]]:

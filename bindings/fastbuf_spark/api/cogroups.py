@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fastbuf.errors import ConfigError
 from fastbuf_spark.api.functions import argument_count, by_name, nullable
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.driver.keys import Keys, as_column, as_keys, resolve
-from fastbuf_spark.driver.plan import limits_of, shuffle
-from fastbuf_spark.driver.staged import called
+from fastbuf_spark.driver.keys import Keys, as_column
+from fastbuf_spark.driver.plan import limits_of, sparks_own
+from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.errors import ArgumentTypeError
 from fastbuf_spark.pyspark_private import no_converters
+from fastbuf_spark.results import name_of
 from fastbuf_spark.schema import struct_type
+from fastbuf_spark.worker.chains import Called, Chain
 from fastbuf_spark.worker.cogroups import ArrowPairVerb, PandasPairVerb, Place
 from fastbuf_spark.worker.groups import GroupStage, Layout
 from fastbuf_spark.worker.sides import Input, TwoInputs
@@ -30,24 +32,24 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-    from fastbuf_spark.api.groups import Grouped
-    from fastbuf_spark.driver.plan import BatchFunction
+    from fastbuf_spark.api.groups import Grouped, Groups
+
+
+Made = TypeVar("Made")
 
 
 @dataclasses.dataclass(frozen=True)
-class Cogrouped:
-    """The rows of two DataFrames grouped by key, made by :meth:`Grouped.cogroup`.
+class Cogrouped(Generic[Made]):
+    """The rows of two DataFrames, or of two pipelines, grouped by key, made by :meth:`Grouped.cogroup`.
 
     A function gets the groups of both sides for a key; a side without that key is empty.  Both must fit into
     ``memory_bytes`` together.
     """
 
-    _left: Grouped
-    _right: Grouped
-    _make: Callable[..., Any] = shuffle  #: what becomes of the shuffle: a DataFrame, or a stage of a pipeline
-    _sent: Any = None  #: as for :class:`Grouped`
+    _left: Grouped[Made]
+    _right: Grouped[Made]
 
-    def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
+    def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> Made:
         """Call a function with each pair of groups, as Spark's ``cogroup().applyInArrow`` does.
 
         Parameters
@@ -60,19 +62,20 @@ class Cogrouped:
 
         Returns
         -------
-        DataFrame
+        DataFrame or Pipeline
             Lazy; as for :meth:`Grouped.apply_in_arrow`.
         """
         with_key = argument_count(func, (2, 3), "(left, right) or (key, left, right)") == 3
-        result, left = struct_type(schema), self._left
-        arrow, named_columns = left._arrow(result), by_name(left._df.sparkSession)
+        result = struct_type(schema)
 
-        def verb(*places: Any) -> ArrowPairVerb:
-            return ArrowPairVerb(self._sent or func, with_key, arrow, named_columns, *places)
+        def call(groups: Cogroups, sent: Any) -> Staged:
+            shape = groups.left.arrow(result), by_name(groups.left.spark)
+            verb = partial(ArrowPairVerb, sent, with_key, *shape)
+            return groups.run(verb, func, result, lambda theirs: theirs.applyInArrow(func, result))
 
-        return self._run(verb, func, result, lambda groups: groups.applyInArrow(func, result))
+        return self._made(func, call)
 
-    def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
+    def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> Made:
         """Call a function with each pair of groups, as Spark's ``cogroup().applyInPandas`` does.
 
         Parameters
@@ -85,72 +88,75 @@ class Cogrouped:
 
         Returns
         -------
-        DataFrame
+        DataFrame or Pipeline
             Lazy; as for :meth:`Grouped.apply_in_arrow`.
         """
         with_key = argument_count(func, (2, 3), "(left, right) or (key, left, right)") == 3
         result = struct_type(schema)
-        rules = self._left._pandas_rules(result)
 
-        def verb(*places: Any) -> PandasPairVerb:
-            return PandasPairVerb(self._sent or func, with_key, rules, *places)
+        def call(groups: Cogroups, sent: Any) -> Staged:
+            verb = partial(PandasPairVerb, sent, with_key, groups.left.pandas_rules(result))
+            return groups.run(verb, func, result, lambda theirs: theirs.applyInPandas(func, result), no_converters())
 
-        return self._run(verb, func, result, lambda groups: groups.applyInPandas(func, result), no_converters())
+        return self._made(func, call)
 
-    def _run(
+    def _made(self, func: Any, call: Callable[[Cogroups, Any], Staged]) -> Made:
+        from fastbuf_spark.api.groups import Verb
+
+        made: Made = self._left._source.cogrouped(self._left, self._right, Verb(func, call, name_of(func)))
+        return made
+
+
+@dataclasses.dataclass(frozen=True)
+class Cogroups:
+    """Rows of two stages grouped by the same keys, of which verbs make the next stage."""
+
+    left: Groups
+    right: Groups
+
+    def run(
         self,
         verb: Callable[..., Any],
-        func: Callable[..., Any],
+        func: Any,
         result: StructType,
         by_spark: Callable[[Any], DataFrame],
         why: str = "",
-    ) -> DataFrame:
-        left = self._left
-        why = self._only_spark() or why
-        sides = self._sides
+    ) -> Staged:
+        """As :meth:`Groups.run`; ``verb`` makes it of the place of the side's column, and those of each side."""
+        sides, left = self.sides, self.left
+        why = sides[0].found.by_spark or sides[1].found.by_spark or why
         if why:
-            return by_spark(sides[0].grouped.spark_groups(why).cogroup(sides[1].grouped.spark_groups(why)))
+            return sparks_own(
+                by_spark(sides[0].groups.spark_groups(why).cogroup(sides[1].groups.spark_groups(why))), why
+            )
         travelling, orders = _travelling(sides)
-        frame, before, shipped = _union(sides, travelling, left._arrow)
-        keys = [f"s{i}" for i in range(len(left._keys))]
-        found = resolve(frame, keys, left._num_partitions, before, shipped, order=["side", *orders])
-        conf = ShuffleConf.of(frame.sparkSession, left._conf)
+        keys = [f"s{i}" for i in range(len(left.shuffle.keys))]
+        shuffle = dataclasses.replace(left.shuffle, at=_union(sides, travelling, left.arrow), keys=keys)
+        found = shuffle.resolved(["side", *orders])
         places = tuple(
-            Place(nullable(left._arrow(side.shown)), tuple(taken.index(i) for i in range(len(side.shown))))
+            Place(nullable(left.arrow(side.shown)), tuple(taken.index(i) for i in range(len(side.shown))))
             for side, taken in zip(sides, travelling.taken, strict=True)
         )
         stage = GroupStage(
             verb(found.order[0], places),
             Layout(found.codec.schema, found.codec.keys, found.order, left.key_names),
-            limits_of(frame.sparkSession, conf),
-            getattr(func, "__name__", type(func).__name__),
+            limits_of(left.spark, ShuffleConf.of(left.spark, shuffle.conf)),
+            name_of(func),
         )
-        return self._make(frame, stage, result, keys, left._num_partitions, before, shipped, left._mode, conf, found)
+        return shuffle.into(stage, result, found)
 
     @cached_property
-    def _sides(self) -> tuple[Side, Side]:
+    def sides(self) -> tuple[Side, Side]:
         """Both sides, with keys of the same types."""
-        left, right = Side.of(self._left), Side.of(self._right)
-        spark = self._left._df.sparkSession
+        left, right = Side.of(self.left), Side.of(self.right)
         pairs = zip(left.key_types, right.key_types, strict=True)
-        types = [_common(spark, number, *pair) for number, pair in enumerate(pairs, 1)]
+        types = [_common(self.left.spark, number, *pair) for number, pair in enumerate(pairs, 1)]
         return left.cast(types), right.cast(types)
 
-    def why_sparks(self) -> str:
-        """Why Spark's own groups serve, where they do."""
-        return self._only_spark() or no_converters()
-
-    def _only_spark(self) -> str:
-        left, right = self._sides
-        return left.found.by_spark or right.found.by_spark
-
-    def through_jvm(self) -> tuple[bool, bool]:
-        """For each side, whether Spark reads what its function before the shuffle gives."""
-        left, right = self._sides
-        return (
-            self._left._before is not None and left.before is None,
-            self._right._before is not None and right.before is None,
-        )
+    def through_jvm(self) -> list[bool]:
+        """For each side, whether Spark reads what its functions before the shuffle give."""
+        given = self.left.shuffle.at, self.right.shuffle.at
+        return [at.head is not None and side.at.head is None for at, side in zip(given, self.sides, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,35 +165,35 @@ class Side:
 
     Attributes
     ----------
-    grouped
+    groups
         What it is made of.
+    at
+        The stage whose functions producers call; without any, its rows travel as they are.
     found
         Its keys; ``found.frame`` is what Spark reads.
-    shown
-        The columns that users see.
-    before
-        The function that producers call with the rows of ``found.frame``; None: these rows travel themselves.
     """
 
-    grouped: Grouped
+    groups: Groups
+    at: Staged
     found: Keys
-    shown: StructType
-    before: BatchFunction | None = None
 
     @classmethod
-    def of(cls, grouped: Grouped) -> Side:
-        df, before, schema = grouped._df, grouped._before, grouped._before_schema
-        if before is not None:
-            assert schema is not None
-            if grouped._numbered:
-                found = grouped._found()
-                if not found.by_spark:
-                    return cls(grouped, found, schema, before)
-            # The function is to be called for partitions without rows too, which do not say which side they are of; or
-            # a key is computed from what it gives, which Spark can do
-            df = called(df, before, schema)
-        found = resolve(df, grouped._keys, grouped._num_partitions, order=grouped._sort_by)
-        return cls(grouped, found, df.schema)
+    def of(cls, groups: Groups) -> Side:
+        at = groups.shuffle.at
+        if at.head is not None:
+            if at.numbered and not groups.found.by_spark:
+                return cls(groups, at, groups.found)
+            # The functions are to be called for partitions without rows too, which do not say which side they are of;
+            # or a key is computed from what they give, which Spark can do
+            df = at.to_df()
+            at = Staged(df, df.schema)
+            groups = dataclasses.replace(groups, shuffle=dataclasses.replace(groups.shuffle, at=at))
+        return cls(groups, at, groups.found)
+
+    @property
+    def shown(self) -> StructType:
+        """The columns that users see."""
+        return self.at.schema
 
     @property
     def key_types(self) -> list[DataType]:
@@ -203,14 +209,15 @@ class Side:
             return self
         keys = [
             key if _same(kind, wanted) else as_column(key).cast(wanted)
-            for key, kind, wanted in zip(self.grouped._keys, own, types, strict=True)
+            for key, kind, wanted in zip(self.groups.shuffle.keys, own, types, strict=True)
         ]
-        return Side.of(dataclasses.replace(self.grouped, _keys=tuple(keys)))
+        shuffle = dataclasses.replace(self.groups.shuffle, at=self.at, keys=tuple(keys))
+        return Side.of(dataclasses.replace(self.groups, shuffle=shuffle))
 
     @property
     def carried(self) -> StructType:
         """All columns that may travel: those of expressions stand behind those that are shown."""
-        return self.found.frame.schema if self.before is None else self.shown
+        return self.found.frame.schema if self.at.head is None else self.shown
 
 
 def _same(one: DataType, other: DataType) -> bool:
@@ -326,15 +333,14 @@ def _travelling(sides: tuple[Side, Side]) -> tuple[_Places, list[str | Column]]:
     return places, orders
 
 
-def _union(
-    sides: tuple[Side, Side], travelling: _Places, arrow: Callable[[StructType], pa.Schema]
-) -> tuple[DataFrame, BatchFunction | None, StructType | None]:
-    """The rows of both sides' inputs, the function that producers call with them, and the schema of what it gives."""
+def _union(sides: tuple[Side, Side], travelling: _Places, arrow: Callable[[StructType], pa.Schema]) -> Staged:
+    """A stage of the rows of both sides' inputs, in which producers call the sides' functions."""
     from pyspark.sql.types import BooleanType, StructType
 
     frames = [side.found.frame for side in sides]
-    if all(side.before is None for side in sides):
-        return travelling.union(frames, (False, True)), None, None
+    if all(side.at.head is None for side in sides):
+        df = travelling.union(frames, (False, True))
+        return Staged(df, df.schema)
     common = _Places()
     for number, frame in enumerate(frames):
         for column, field in enumerate(frame.schema.fields):
@@ -343,7 +349,7 @@ def _union(
         Input(
             tuple(taken.index(column) for column in range(len(side.found.frame.schema))),
             arrow(side.found.frame.schema),
-            side.before or iter,
+            side.at.before or iter,
             arrow(side.carried),
             tuple(places),
         )
@@ -353,24 +359,13 @@ def _union(
     for place, kind in enumerate(travelling.types):
         shipped.add(f"s{place}", kind)
     shipped.add("side", BooleanType(), False)
-    return common.union(frames, (0, 1)), TwoInputs(inputs[0], inputs[1], arrow(shipped)), shipped
-
-
-def cogrouped(left: Grouped, right: Any) -> Cogrouped:
-    """Implements :meth:`Grouped.cogroup`."""
-    check_sides(
-        left,
-        right,
-        ("number of keys", lambda side: len(as_keys(side._keys))),
-        ("num_partitions", lambda side: side._num_partitions),
-        ("mode", lambda side: side._mode),
-    )
-    return Cogrouped(left, right)
+    head = Called(Chain((TwoInputs(inputs[0], inputs[1], arrow(shipped)),)))
+    return Staged(common.union(frames, (0, 1)), shipped, head)
 
 
 def check_sides(left: Any, right: Any, *figures: tuple[str, Callable[[Any], Any]]) -> None:
     """ConfigError unless both sides are of one kind, and the same in each of these figures."""
-    if not isinstance(right, type(left)):
+    if type(right) is not type(left):
         kind = type(left).__name__
         words = (
             f"cogroup needs the result of group_by, not a {type(right).__name__}: the other side must be a {kind} too"

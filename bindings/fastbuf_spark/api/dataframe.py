@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError
-from fastbuf_spark.api.groups import Grouped
+from fastbuf_spark.api.cogroups import Cogroups
+from fastbuf_spark.api.groups import Grouped, Groups, Verb
 from fastbuf_spark.api.pipelines import Pipeline, entered
 from fastbuf_spark.conf import MODES, ShuffleConf
 from fastbuf_spark.driver.checks import (
@@ -18,8 +19,9 @@ from fastbuf_spark.driver.checks import (
     partition_count,
     special_tasks,
 )
-from fastbuf_spark.driver.keys import as_keys, plain
-from fastbuf_spark.driver.plan import shuffle, staged
+from fastbuf_spark.driver.keys import as_keys
+from fastbuf_spark.driver.plan import Shuffle
+from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.results import Checked, iterables
 from fastbuf_spark.schema import struct_type
 
@@ -108,11 +110,10 @@ def map_in_arrow(
         check_function("before", before)
     result_schema = struct_type(schema)
     shipped = None if before_schema is None else struct_type(before_schema)
-    df, before, shipped, known = entered(df, before, shipped)
-    checked = Checked(func, result_schema, iterables(df.sparkSession))
-    known["obstacle"] = special_tasks(barrier, profile)
-    check_barrier(df.sparkSession, barrier, num_partitions)
-    made = staged(df, checked, result_schema, keys, num_partitions, before, shipped, mode, conf, **known)
+    at, held = entered(df, before, shipped)
+    shuffle = Shuffle(at, keys, num_partitions, mode, conf, held, obstacle=special_tasks(barrier, profile))
+    check_barrier(shuffle.spark, barrier, num_partitions)
+    made = shuffle.into(Checked(func, result_schema, iterables(shuffle.spark)), result_schema)
     return made.to_df(barrier, profile)
 
 
@@ -127,12 +128,8 @@ def repartition(
 
     Parameters are those of :func:`map_in_arrow`.  Without keys, rows are distributed in turn.
     """
-    df, before, shipped, known = entered(df, None, None)
-    if shipped is not None:
-        return shuffle(df, None, shipped, keys, num_partitions, before, shipped, mode, conf, **known)
-    bare = plain(df)
-    made = shuffle(df, None, bare.schema, keys, num_partitions, None, None, mode, conf)
-    return made if bare is df else made.toDF(*df.schema.names)
+    at, held = entered(df, None, None)
+    return Shuffle(at, keys, num_partitions, mode, conf, held).moved().to_df()
 
 
 def group_by(
@@ -144,7 +141,7 @@ def group_by(
     before_schema: StructType | str | None = None,
     mode: str = "auto",
     conf: ShuffleConf | None = None,
-) -> Grouped:
+) -> Grouped[DataFrame]:
     """Group the rows of a DataFrame by key, for a function that is called once for each group.
 
     The groups are those of ``df.groupBy(*keys)``, in the partitions of ``df.repartition(num_partitions, *keys)``.
@@ -192,19 +189,27 @@ def group_by(
         check_function("before", before)
     check_mode(mode, MODES)
     shipped = None if before_schema is None else struct_type(before_schema)
-    numbered = isinstance(df, Pipeline) and df._staged(shared=True).numbered
-    df, before, shipped, known = entered(df, before, shipped)
+    at, held = entered(df, before, shipped)
     check_conf(conf)
     given, count = as_keys(keys), partition_count(num_partitions)
-    return Grouped(
-        df,
-        given,
-        count if given else 1,
-        () if sort_by is None else as_keys(sort_by),
-        before,
-        shipped,
-        mode,
-        conf,
-        partial(shuffle, **known),
-        numbered,
-    )
+    order = () if sort_by is None else as_keys(sort_by)
+    return Grouped(_Stage(at, held, conf), given, count if given else 1, order, mode)
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """What is grouped, where the methods of groups give a DataFrame at once."""
+
+    at: Staged
+    held: int
+    conf: ShuffleConf | None
+
+    def groups(self, of: Grouped[DataFrame]) -> Groups:
+        return Groups(Shuffle(self.at, of._keys, of._partitions or 1, of._mode, self.conf, self.held), of._sort_by)
+
+    def grouped(self, groups: Grouped[DataFrame], verb: Verb) -> DataFrame:
+        return verb.call(self.groups(groups), verb.func).to_df()
+
+    def cogrouped(self, left: Grouped[DataFrame], right: Grouped[DataFrame], verb: Verb) -> DataFrame:
+        other: Any = right._source
+        return verb.call(Cogroups(self.groups(left), other.groups(right)), verb.func).to_df()

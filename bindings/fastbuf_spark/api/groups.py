@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from fastbuf.errors import SchemaError
 from fastbuf_spark.api.aggregates import aggregated
-from fastbuf_spark.api.cogroups import Cogrouped, cogrouped
+from fastbuf_spark.api.cogroups import Cogrouped, check_sides
 from fastbuf_spark.api.functions import (
     argument_count,
     by_name,
@@ -18,12 +19,14 @@ from fastbuf_spark.api.functions import (
     takes_polars_iterators,
 )
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.driver.keys import Keys, resolve
-from fastbuf_spark.driver.plan import limits_of, shuffle
-from fastbuf_spark.driver.staged import called
+from fastbuf_spark.driver.keys import Keys
+from fastbuf_spark.driver.plan import Shuffle, limits_of, sparks_own
+from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.pyspark_private import no_converters
+from fastbuf_spark.results import name_of
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone, struct_type
-from fastbuf_spark.worker.groups import GroupStage, Layout, Verb
+from fastbuf_spark.worker.groups import GroupStage, Layout
+from fastbuf_spark.worker.groups import Verb as GroupVerb
 from fastbuf_spark.worker.pandas_verbs import PandasRules, PandasVerb
 from fastbuf_spark.worker.polars_verbs import PolarsVerb
 from fastbuf_spark.worker.verbs import ArrowVerb
@@ -33,26 +36,43 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-    from fastbuf_spark.driver.plan import BatchFunction
+
+Made = TypeVar("Made")
 
 
 @dataclasses.dataclass(frozen=True)
-class Grouped:
-    """Rows grouped by key, made by :func:`group_by`.  Nothing runs before an action on the result of a method."""
+class Verb:
+    """What a method of groups asks for: a function, and what makes the stage of the groups and the function as sent."""
 
-    _df: DataFrame
+    func: Any
+    call: Callable[[Any, Any], Staged]
+    name: str
+
+
+class Source(Protocol):
+    """What rows are grouped of: a DataFrame or a pipeline."""
+
+    def grouped(self, groups: Grouped[Any], verb: Verb) -> Any:
+        """What a verb gives: a DataFrame, or a pipeline."""
+
+    def cogrouped(self, left: Grouped[Any], right: Grouped[Any], verb: Verb) -> Any:
+        """The same for two groups."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Grouped(Generic[Made]):
+    """Rows grouped by key, made by :func:`group_by`.  Nothing runs before an action on the result of a method.
+
+    Of a :class:`Pipeline` (:meth:`Pipeline.group_by`) methods give a Pipeline, else a DataFrame.
+    """
+
+    _source: Source
     _keys: tuple[str | Column, ...]
-    _num_partitions: int
+    _partitions: int | None
     _sort_by: tuple[str | Column, ...]
-    _before: BatchFunction | None
-    _before_schema: StructType | None
     _mode: str
-    _conf: ShuffleConf | None
-    _make: Callable[..., Any] = shuffle  #: makes the shuffle: a DataFrame, or a stage of a pipeline
-    _numbered: bool = False  #: rows of ``_df`` say what ``_before`` reads, and each partition has one
-    _sent: Any = None  #: sent instead of the verb's function: as it was when a pipeline's verb was called
 
-    def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
+    def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> Made:
         """Call a function with each group, as Spark's ``applyInArrow`` does.
 
         Parameters
@@ -65,7 +85,7 @@ class Grouped:
 
         Returns
         -------
-        DataFrame
+        DataFrame or Pipeline
             Lazy.  Within a partition groups come in the order of their keys.  A task fails with SchemaMismatch if
             ``func`` returns other columns, and with ResourceError if a group needs more memory than a task has for rows
             and ``func`` takes tables.
@@ -73,11 +93,14 @@ class Grouped:
         streams = takes_iterators(func, pandas=False)
         with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
         result = struct_type(schema)
-        made = self._arrow(result)
-        verb = ArrowVerb(self._sent or func, with_key, streams, made, by_name(self._df.sparkSession))
-        return self._run(verb, func, result, lambda groups: groups.applyInArrow(func, result))
 
-    def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
+        def call(groups: Groups, sent: Any) -> Staged:
+            verb = ArrowVerb(sent, with_key, streams, groups.arrow(result), by_name(groups.spark))
+            return groups.run(verb, func, result, lambda theirs: theirs.applyInArrow(func, result))
+
+        return self._made(func, call)
+
+    def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> Made:
         """Call a function with each group, as Spark's ``applyInPandas`` does.
 
         Parameters
@@ -91,16 +114,20 @@ class Grouped:
 
         Returns
         -------
-        DataFrame
+        DataFrame or Pipeline
             As for :meth:`apply_in_arrow`.
         """
         streams = takes_iterators(func, pandas=True)
         with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
         result = struct_type(schema)
-        verb = PandasVerb(self._sent or func, with_key, streams, self._pandas_rules(result))
-        return self._run(verb, func, result, lambda groups: groups.applyInPandas(func, result), no_converters())
 
-    def apply_in_polars(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
+        def call(groups: Groups, sent: Any) -> Staged:
+            verb = PandasVerb(sent, with_key, streams, groups.pandas_rules(result))
+            return groups.run(verb, func, result, lambda theirs: theirs.applyInPandas(func, result), no_converters())
+
+        return self._made(func, call)
+
+    def apply_in_polars(self, func: Callable[..., Any], schema: StructType | str) -> Made:
         """Call a function with each group as a polars DataFrame; polars must be installed on the workers.
 
         Parameters
@@ -113,7 +140,7 @@ class Grouped:
 
         Returns
         -------
-        DataFrame
+        DataFrame or Pipeline
             As for :meth:`apply_in_arrow`.
 
         Raises
@@ -124,13 +151,17 @@ class Grouped:
         streams = takes_polars_iterators(func)
         with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
         result = struct_type(schema)
-        verb = PolarsVerb(self._sent or func, with_key, streams, self._arrow(result), by_name(self._df.sparkSession))
-        found = self._found()
-        if found.by_spark:
-            raise SchemaError(f"apply_in_polars cannot run: {found.by_spark}; use apply_in_arrow, or another key")
-        return self._shuffled(found, verb, func, result)
 
-    def agg_arrow(self, aggregates: Iterable[tuple[str, str]]) -> DataFrame:
+        def call(groups: Groups, sent: Any) -> Staged:
+            if groups.found.by_spark:
+                words = f"apply_in_polars cannot run: {groups.found.by_spark}; use apply_in_arrow, or another key"
+                raise SchemaError(words)
+            verb = PolarsVerb(sent, with_key, streams, groups.arrow(result), by_name(groups.spark))
+            return groups.shuffled(verb, func, result)
+
+        return self._made(func, call)
+
+    def agg_arrow(self, aggregates: Iterable[tuple[str, str]]) -> Made:
         """Aggregate the rows of each key with pyarrow's hash aggregation, partly before they are sent.
 
         Parameters
@@ -142,7 +173,7 @@ class Grouped:
 
         Returns
         -------
-        DataFrame
+        DataFrame or Pipeline
             Lazy; the keys, then a column ``<column>_<function>`` for each pair.
 
         Raises
@@ -152,16 +183,18 @@ class Grouped:
         SchemaError
             pyarrow cannot group by or aggregate a type in this way, or only Spark can partition by these keys.
         """
-        return aggregated(self, aggregates)
+        pairs = list(aggregates)
+        return self._made(None, lambda groups, _: aggregated(groups, pairs), "agg_arrow")
 
-    def cogroup(self, other: Grouped) -> Cogrouped:
-        """Group this and another DataFrame by the same keys, for a function that takes the groups of both.
+    def cogroup(self, other: Grouped[Made]) -> Cogrouped[Made]:
+        """Group these and other rows by the same keys, for a function that takes the groups of both.
 
         Parameters
         ----------
         other
-            The result of another :func:`group_by` with the same number of keys, partitions and mode; the settings of
-            this one are used.
+            What ``group_by`` of another DataFrame, or of another pipeline, gives, with the same number of keys,
+            partitions and mode; of pipelines, partitions may be said on one side alone.  The settings of this one are
+            used, and of pipelines for the shuffles of the other one too.
 
         Notes
         -----
@@ -169,74 +202,83 @@ class Grouped:
         Behind files and pipelined shuffles (a :class:`Pipeline`) the tasks in front of this shuffle call the functions
         before it.  Of a ``before`` over a DataFrame of Spark's the rows go through the JVM once more.
         """
-        return cogrouped(self, other)
+        check_sides(
+            self,
+            other,
+            ("number of keys", lambda side: len(side._keys)),
+            (self._counted, lambda side: side._partitions or self._partitions or other._partitions),
+            ("mode", lambda side: side._mode),
+        )
+        return self._cogrouped(self, other)
 
-    def _run(
-        self,
-        verb: Verb,
-        func: Callable[..., Any],
-        result: StructType,
-        by_spark: Callable[[Any], DataFrame],
-        why: str = "",
-    ) -> DataFrame:
-        """Make the shuffle with the operation after it, or call ``by_spark`` if the keys, or ``why``, require it."""
-        found = self._found()
-        if found.by_spark or why:
-            return by_spark(self.spark_groups(found.by_spark or why))
-        return self._shuffled(found, verb, func, result)
+    _counted: ClassVar[str] = "num_partitions"
+    _cogrouped: ClassVar[type[Cogrouped[Any]]] = Cogrouped
+
+    def _made(self, func: Any, call: Callable[[Groups, Any], Staged], name: str = "") -> Made:
+        made: Made = self._source.grouped(self, Verb(func, call, name or name_of(func)))
+        return made
+
+
+@dataclasses.dataclass(frozen=True)
+class Groups:
+    """Rows of a stage grouped by key, of which verbs make the next stage.
+
+    Attributes
+    ----------
+    shuffle
+        What brings the rows of a key together.
+    sort_by
+        Columns that the rows of a group are sorted by.
+    """
+
+    shuffle: Shuffle
+    sort_by: tuple[str | Column, ...] = ()
+
+    @property
+    def spark(self) -> Any:
+        """The session."""
+        return self.shuffle.spark
+
+    @cached_property
+    def found(self) -> Keys:
+        """The keys."""
+        return self.shuffle.resolved(self.sort_by)
 
     @property
     def key_names(self) -> tuple[str, ...]:
         """Names of the keys, for error messages."""
-        return tuple(map(str, self._keys))
+        return tuple(map(str, self.shuffle.keys))
 
-    def _found(self) -> Keys:
-        return resolve(
-            self._df, self._keys, self._num_partitions, self._before, self._before_schema, order=self._sort_by
-        )
+    def run(
+        self, verb: GroupVerb, func: Any, result: StructType, by_spark: Callable[[Any], DataFrame], why: str = ""
+    ) -> Staged:
+        """The stage of a verb, or what ``by_spark`` makes of Spark's own groups if the keys, or ``why``, require it."""
+        why = self.found.by_spark or why
+        return sparks_own(by_spark(self.spark_groups(why)), why) if why else self.shuffled(verb, func, result)
 
-    def why_sparks(self) -> str:
-        """Why Spark's own groups are used; empty if they are not."""
-        return self._found().by_spark or no_converters()
-
-    def _shuffled(self, found: Keys, verb: Verb, func: Callable[..., Any], result: StructType) -> DataFrame:
-        codec = found.codec
-        shown = codec.schema if codec.shown is None else codec.shown
-        layout = Layout(nullable(shown), codec.keys, found.order, self.key_names)
+    def shuffled(self, verb: GroupVerb, func: Any, result: StructType) -> Staged:
+        """The stage of a verb, behind a shuffle."""
+        found, codec = self.found, self.found.codec
+        layout = Layout(nullable(codec.shown or codec.schema), codec.keys, found.order, self.key_names)
         found = dataclasses.replace(found, codec=dataclasses.replace(codec, whole=True))
-        conf = ShuffleConf.of(self._df.sparkSession, self._conf)
-        name = getattr(func, "__name__", type(func).__name__)
-        stage = GroupStage(verb, layout, limits_of(self._df.sparkSession, conf), name)
-        return self._make(
-            self._df,
-            stage,
-            result,
-            self._keys,
-            self._num_partitions,
-            self._before,
-            self._before_schema,
-            self._mode,
-            conf,
-            found,
-        )
+        limits = limits_of(self.spark, ShuffleConf.of(self.spark, self.shuffle.conf))
+        return self.shuffle.into(GroupStage(verb, layout, limits, name_of(func)), result, found)
 
     def spark_groups(self, why: str) -> Any:
         """Spark's own groups, in the requested partitions and order; ``why``: the reason, for an error."""
-        if self._mode not in ("auto", "blocking"):
-            raise SchemaError(f"mode='{self._mode}' cannot run: {why}; use mode='auto' or 'blocking'")
-        df = self._df
-        if self._before is not None:
-            assert self._before_schema is not None
-            df = called(df, self._before, self._before_schema)
-        moved = df.repartition(self._num_partitions, *self._keys)
-        if self._sort_by:
+        shuffle = self.shuffle
+        if shuffle.mode not in ("auto", "blocking"):
+            raise SchemaError(f"mode='{shuffle.mode}' cannot run: {why}; use mode='auto' or 'blocking'")
+        moved = shuffle.at.to_df().repartition(shuffle.num_partitions, *shuffle.keys)
+        if self.sort_by:
             # Spark's groups need rows sorted by the keys; it sees that they already are, and does not sort again
-            moved = moved.sortWithinPartitions(*self._keys, *self._sort_by)
-        return moved.groupBy(*self._keys)
+            moved = moved.sortWithinPartitions(*shuffle.keys, *self.sort_by)
+        return moved.groupBy(*shuffle.keys)
 
-    def _arrow(self, schema: StructType) -> pa.Schema:
-        spark = self._df.sparkSession
-        return arrow_schema(schema, session_zone(spark), large_types(spark))
+    def arrow(self, schema: StructType) -> pa.Schema:
+        """Arrow's schema of columns."""
+        return arrow_schema(schema, session_zone(self.spark), large_types(self.spark))
 
-    def _pandas_rules(self, result: StructType) -> PandasRules:
-        return pandas_rules(self._df.sparkSession, result, self._arrow(result))
+    def pandas_rules(self, result: StructType) -> PandasRules:
+        """How a result is converted from pandas."""
+        return pandas_rules(self.spark, result, self.arrow(result))

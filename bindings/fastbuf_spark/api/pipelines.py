@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError
-from fastbuf_spark.api.cogroups import Cogrouped, check_sides
+from fastbuf_spark.api.cogroups import Cogrouped, Cogroups
 from fastbuf_spark.api.functions import pandas_rules
-from fastbuf_spark.api.groups import Grouped
+from fastbuf_spark.api.groups import Grouped, Groups, Verb
 from fastbuf_spark.conf import MODES, ShuffleConf
 from fastbuf_spark.driver import pipeline as steps
 from fastbuf_spark.driver.checks import (
@@ -28,7 +28,7 @@ from fastbuf_spark.driver.keys import as_keys
 from fastbuf_spark.driver.plan import SPARKS_OWN
 from fastbuf_spark.driver.sources import Source, check_filter
 from fastbuf_spark.driver.staged import Staged
-from fastbuf_spark.results import Checked, iterables
+from fastbuf_spark.results import Checked, iterables, name_of
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone, struct_type
 from fastbuf_spark.shipping import AsItIs
 from fastbuf_spark.worker.steps import Filter, PandasMap, count_rows
@@ -116,7 +116,7 @@ class Pipeline:
         """
         check_function("func", func)
         special = steps.Special.of(barrier, profile)
-        return self._then(steps.Map(self._as_it_is(func), struct_type(schema), _name(func), None, special))
+        return self._then(steps.Map(self._as_it_is(func), struct_type(schema), name_of(func), None, special))
 
     def map_in_pandas(
         self,
@@ -143,7 +143,7 @@ class Pipeline:
         if no_converters():
             raise ConfigError(f"map_in_pandas cannot run: {no_converters()}; use map_in_arrow")
         result, sent, special = struct_type(schema), self._as_it_is(func), steps.Special.of(barrier, profile)
-        return self._then(steps.Map(sent, result, _name(func), partial(_pandas_map, sent, result), special))
+        return self._then(steps.Map(sent, result, name_of(func), partial(_pandas_map, sent, result), special))
 
     def filter(self, expression: Any) -> Pipeline:
         """Keep the rows for which an expression is true.
@@ -183,11 +183,11 @@ class Pipeline:
         given = as_keys(keys)
         if not given:
             raise ConfigError("shuffle has no keys: name a column, or use rebalance() to distribute rows in turn")
-        return self._then(steps.Shuffle(given, _count(partitions), _mode(mode)))
+        return self._then(steps.Repartition(given, _count(partitions), _mode(mode)))
 
     def rebalance(self, partitions: int | None = None, mode: str = "auto") -> Pipeline:
         """Distribute rows evenly over the partitions, in turn.  Parameters are those of :meth:`shuffle`."""
-        return self._then(steps.Shuffle((), _count(partitions), _mode(mode)))
+        return self._then(steps.Repartition((), _count(partitions), _mode(mode)))
 
     def broadcast(self, partitions: int | None = None, mode: str = "auto") -> Pipeline:
         """Send all rows to every partition, so that the result has one copy of each row per partition.
@@ -235,7 +235,15 @@ class Pipeline:
         """
         given = as_keys(keys)
         order = () if sort_by is None else as_keys(sort_by)
-        return PipelineGroups(self, given, order, _count(partitions), _mode(mode))
+        return PipelineGroups(self, given, _count(partitions), order, _mode(mode))
+
+    def grouped(self, groups: Grouped[Any], verb: Verb) -> Pipeline:
+        """With a step that calls a method of groups."""
+        return self._then(_GroupStep(verb, verb.func and self._as_it_is(verb.func), groups))
+
+    def cogrouped(self, left: Grouped[Any], right: Grouped[Any], verb: Verb) -> Pipeline:
+        """The same of two pipelines' groups."""
+        return self._then(_GroupStep(verb, self._as_it_is(verb.func), left, right))
 
     def to_df(self) -> DataFrame:
         """The result as an ordinary DataFrame; lazy, and each action on it runs the pipeline again."""
@@ -314,185 +322,80 @@ class Pipeline:
         return self._built[shared][0]
 
 
-@dataclasses.dataclass(frozen=True)
-class PipelineGroups:
-    """Rows grouped by key, made by :meth:`Pipeline.group_by`; it has the methods of :class:`Grouped`."""
-
-    _before: Pipeline
-    _keys: tuple[str | Column, ...]
-    _order: tuple[str | Column, ...]
-    _partitions: int | None
-    _mode: str
-
-    def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> Pipeline:
-        """See :meth:`Grouped.apply_in_arrow`."""
-        return self._verb(func, lambda groups: groups.apply_in_arrow(func, schema))
-
-    def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> Pipeline:
-        """See :meth:`Grouped.apply_in_pandas`."""
-        return self._verb(func, lambda groups: groups.apply_in_pandas(func, schema))
-
-    def apply_in_polars(self, func: Callable[..., Any], schema: StructType | str) -> Pipeline:
-        """See :meth:`Grouped.apply_in_polars`."""
-        return self._verb(func, lambda groups: groups.apply_in_polars(func, schema))
-
-    def agg_arrow(self, aggregates: Iterable[tuple[str, str]]) -> Pipeline:
-        """See :meth:`Grouped.agg_arrow`."""
-        pairs = list(aggregates)
-        return self._before._then(_GroupStep(self, "agg_arrow", lambda groups: groups.agg_arrow(pairs)))
-
-    def cogroup(self, other: PipelineGroups) -> PipelineCogroups:
-        """The groups of this and of another pipeline by the same keys, for a function that takes both.
-
-        Parameters
-        ----------
-        other
-            What another pipeline's ``group_by`` gives, with as many keys, and the same mode and partitions; the latter
-            may be said on one side alone.  Settings are those of this pipeline, for the shuffles of the other one too.
-
-        Notes
-        -----
-        Keys of two types are cast as in :meth:`Grouped.cogroup`: of that side Spark reads what its functions give.
-        """
-        check_sides(
-            self,
-            other,
-            ("number of keys", lambda side: len(side._keys)),
-            ("partitions", lambda side: side._partitions or self._partitions or other._partitions),
-            ("mode", lambda side: side._mode),
-        )
-        return PipelineCogroups(self, other)
-
-    def _verb(self, func: Any, call: Callable[[Grouped], Any]) -> Pipeline:
-        return self._before._then(_GroupStep(self, _name(func), call, self._before._as_it_is(func)))
-
-    @property
-    def _by(self) -> str:
-        return ", ".join(map(str, self._keys)) or "nothing"
-
-    def _count(self, plan: steps.Plan, other: int | None = None) -> int:
-        """Partitions of the groups; ``other``: what another side of a cogroup says."""
-        count = plan.count(self._partitions or other, self._mode)
-        return count if self._keys else 1
-
-    def _of(self, at: Staged, plan: steps.Plan, count: int) -> Grouped:
-        """The groups of the stage before them."""
-        schema = None if at.head is None else at.schema
-        return Grouped(
-            at.frame,
-            self._keys,
-            count,
-            self._order,
-            at.before,
-            schema,
-            self._mode,
-            plan.conf,
-            plan.make(at, count),
-            at.numbered,
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class PipelineCogroups:
-    """Two pipelines' rows by key, as :meth:`PipelineGroups.cogroup` gives them; the verbs are those of
-    :class:`Cogrouped`.
+class PipelineGroups(Grouped["Pipeline"]):
+    """Rows of a pipeline grouped by key, made by :meth:`Pipeline.group_by`: :class:`Grouped`, and methods give a
+    Pipeline.
     """
 
-    _left: PipelineGroups
-    _right: PipelineGroups
+    _counted = "partitions"
 
-    def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> Pipeline:
-        """See :meth:`Cogrouped.apply_in_arrow`."""
-        return self._verb(func, lambda groups: groups.apply_in_arrow(func, schema))
 
-    def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> Pipeline:
-        """See :meth:`Cogrouped.apply_in_pandas`."""
-        return self._verb(func, lambda groups: groups.apply_in_pandas(func, schema))
+class PipelineCogroups(Cogrouped["Pipeline"]):
+    """The rows of two pipelines by key, as :meth:`PipelineGroups.cogroup` gives them: see :class:`Cogrouped`."""
 
-    def _verb(self, func: Any, call: Callable[[Cogrouped], Any]) -> Pipeline:
-        before = self._left._before
-        return before._then(_CogroupStep(self._left, self._right, _name(func), call, before._as_it_is(func)))
+
+PipelineGroups._cogrouped = PipelineCogroups
 
 
 @dataclasses.dataclass(frozen=True)
 class _GroupStep:
-    """A method of :class:`PipelineGroups` as a step of the pipeline."""
+    """A verb of groups, or of two groups, as a step of the (left) pipeline."""
 
-    groups: PipelineGroups
-    name: str
-    call: Callable[[Grouped], Any]
-    sent: Any = None
-    exchanges = 1
-
-    def build(self, at: Staged, plan: steps.Plan) -> Staged:
-        count = self.groups._count(plan)
-        groups = dataclasses.replace(self.groups._of(at, plan, count), _sent=self.sent)
-        made = _made(self.call(groups), groups)
-        plan.holds_rows |= made.mode != SPARKS_OWN
-        plan.entered(made, f"group by {self.groups._by}", count)
-        plan.linked(self.name)
-        return made
-
-
-@dataclasses.dataclass(frozen=True)
-class _CogroupStep:
-    """A verb of two pipelines' groups as a step of the left one."""
-
-    left: PipelineGroups
-    right: PipelineGroups
-    name: str
-    call: Callable[[Cogrouped], Any]
+    verb: Verb
     sent: Any
+    left: Grouped[Pipeline]
+    right: Grouped[Pipeline] | None = None
 
     @property
     def exchanges(self) -> int:
-        return 1 + steps.exchanges_of(self.right._before._verbs)
+        return 1 if self.right is None else 1 + steps.exchanges_of(_source(self.right)._verbs)
 
     def build(self, at: Staged, plan: steps.Plan) -> Staged:
-        numbers = [len(plan.stages)]
-        other = plan.follow_beside(self.right._before._start, self.right._before._verbs)
-        numbers.append(len(plan.stages))
-        count = self.left._count(plan, self.right._partitions)
-        sides = self.left._of(at, plan, count), self.right._of(other, plan, count)
-        groups = Cogrouped(*sides, sides[0]._make, self.sent)
-        made = _made(self.call(groups), groups)
+        left, right, numbers = self.left, self.right, [len(plan.stages)]
+        sides = [side for side in (left, right) if side is not None]
+        by = [", ".join(map(str, side._keys)) or "nothing" for side in sides]
+        if right is not None:
+            other = plan.follow_beside(_source(right)._start, _source(right)._verbs)
+            numbers.append(len(plan.stages))
+        count = plan.count(next((side._partitions for side in sides if side._partitions), None), left._mode)
+        count = count if left._keys else 1
+
+        def groups(side: Grouped[Pipeline], at: Staged) -> Groups:
+            return Groups(plan.shuffle(at, side._keys, count, side._mode), side._sort_by)
+
+        if right is None:
+            made, what = self.verb.call(groups(left, at), self.sent), f"group by {by[0]}"
+        else:
+            both = Cogroups(groups(left, at), groups(right, other))
+            made = self.verb.call(both, self.sent)
+            for number, through_jvm in zip(numbers, both.through_jvm(), strict=True):
+                if through_jvm:
+                    plan.stages[number - 1].links.append("rows through the JVM")
+            keys = " and ".join(dict.fromkeys(by))
+            what = f"cogroup of stages {numbers[0]} and {numbers[1]} by {keys}"
         plan.holds_rows |= made.mode != SPARKS_OWN
-        for number, through_jvm in zip(numbers, groups.through_jvm(), strict=True):
-            if through_jvm:
-                plan.stages[number - 1].links.append("rows through the JVM")
-        keys = self.left._by if self.left._by == self.right._by else f"{self.left._by} and {self.right._by}"
-        plan.entered(made, f"cogroup of stages {numbers[0]} and {numbers[1]} by {keys}", count)
-        plan.linked(self.name)
+        plan.entered(made, what, count)
+        plan.linked(self.verb.name)
         return made
 
 
-def _made(made: Any, groups: Grouped | Cogrouped) -> Staged:
-    """The stage that a verb gave, which is a DataFrame only if Spark's own groups serve."""
-    if isinstance(made, Staged):
-        return made
-    return Staged(made, made.schema, in_order=False, mode=SPARKS_OWN, why=groups.why_sparks())
+def _source(groups: Grouped[Any]) -> Pipeline:
+    assert isinstance(groups._source, Pipeline)
+    return groups._source
 
 
-def entered(
-    df: Any, before: BatchFunction | None, before_schema: StructType | None
-) -> tuple[DataFrame, BatchFunction | None, StructType | None, dict[str, Any]]:
-    """The input of a function for DataFrames, which may also be a pipeline; its functions are called first.
-
-    The last item has further arguments for the shuffle.
-    """
-    if not isinstance(df, Pipeline):
+def entered(df: Any, before: BatchFunction | None, before_schema: StructType | None) -> tuple[Staged, int]:
+    """The stage in front of a shuffle of a DataFrame, or of a pipeline: with ``before``; and the slots held before."""
+    held = 0
+    if isinstance(df, Pipeline):
+        at, held, spark = df._staged(shared=True), df._built[True][1].held, df._session
+    else:
         check_dataframe(df)
-    if before is not None:
-        before = Checked(before, several=iterables(df._session if isinstance(df, Pipeline) else df.sparkSession))
-    if not isinstance(df, Pipeline):
-        return df, before, before_schema, {}
-    at = df._staged(shared=True)
-    plan = df._built[True][1]
+        at, spark = Staged(df, df.schema), df.sparkSession
     if before is not None:
         assert before_schema is not None
-        at = at.then(before, before_schema)
-    known = {"in_order": at.in_order, "held": plan.held}
-    return at.frame, at.before, None if at.head is None else at.schema, known
+        at = at.then(Checked(before, several=iterables(spark)), before_schema)
+    return at, held
 
 
 def _pandas_map(func: FrameFunction, result: StructType, spark: Any, given: StructType) -> Callable[..., Any]:
@@ -503,10 +406,6 @@ def _pandas_map(func: FrameFunction, result: StructType, spark: Any, given: Stru
 def _filter(expression: Any, spark: Any, given: StructType) -> Callable[..., Any]:
     check_filter(expression, arrow_schema(given, session_zone(spark), large_types(spark)))
     return Filter(expression)
-
-
-def _name(func: Any) -> str:
-    return getattr(func, "__name__", type(func).__name__)
 
 
 def _count(partitions: Any) -> int | None:

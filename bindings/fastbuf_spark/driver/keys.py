@@ -9,7 +9,7 @@ function before the shuffle.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-    BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+    from fastbuf_spark.driver.staged import Staged
 
 log = logging.getLogger("fastbuf_spark")
 
@@ -65,26 +65,17 @@ class Keys:
     order: tuple[int, ...] = ()
 
 
-def resolve(
-    df: DataFrame,
-    keys: Any,
-    num_partitions: int,
-    before: BatchFunction | None = None,
-    before_schema: StructType | None = None,
-    order: Any = (),
-) -> Keys:
+def resolve(at: Staged, keys: Any, num_partitions: int, order: Any = ()) -> Keys:
     """Resolve the keys of a shuffle.
 
     Parameters
     ----------
-    df
-        The input.
+    at
+        The stage in front of it.
     keys
-        One or more names or Columns; columns of ``before_schema`` if that is given.
+        One or more names or Columns, of the stage's output.
     num_partitions
         Partitions after the shuffle.
-    before, before_schema
-        The function before the shuffle, and its output schema.
     order
         Like ``keys``: columns to sort rows by after the shuffle.  It does not affect their partition.
 
@@ -96,6 +87,7 @@ def resolve(
         Spark's own ``mapInArrow`` does not support a column, or Spark does not hash a key; the message names it and its
         type.
     """
+    df, before, columns = at.frame, at.before, at.schema
     given = as_keys(keys)
     placed = len(given)
     down = [False] * placed
@@ -103,12 +95,11 @@ def resolve(
         bare, descending = _direction(df, key)
         given += (bare,)
         down.append(descending)
-    columns = df.schema if before_schema is None else before_schema
     large, zone = large_types(df.sparkSession), session_zone(df.sparkSession)
     shown = arrow_schema(columns, zone, large)
     found = [_plain_name(key, columns.names) for key in given]
     if None in found:
-        found = _asked(df, given, found, num_partitions, before_schema)
+        found = _asked(at, given, found, num_partitions)
     wide, why = df, not_carried(columns, shown)
     expressions = [key for key, place in zip(given, found, strict=True) if place is None]
     if expressions and before is None:
@@ -117,18 +108,17 @@ def resolve(
         found = [next(places) if place is None else place for place in found]
     elif expressions:
         why = why or f"key {_text(expressions[0])} is computed from what the function before the shuffle gives"
-    types = wide.schema if before_schema is None else before_schema
+    types = wide.schema if before is None else columns
     for key, place in zip(given, found, strict=True):
         if place is not None:
             why = why or _check_key(key, types[place].name, types[place].dataType)
     frame = plain(wide)
-    names = tuple(df.schema.names) if before is not None and frame is not wide else None
     if why:
         # fastbuf sends nothing then: the codec only describes the functions' input, and Spark finds the keys by name
-        return Keys(given[:placed], df, BatchCodec(shown, (), before, None, names), why)
-    wire = arrow_schema(frame.schema, zone, large) if before_schema is None else _plain_names(shown)
+        return Keys(given[:placed], df, BatchCodec(shown, (), before), why)
+    wire = arrow_schema(frame.schema, zone, large) if before is None else _plain_names(shown)
     positions = tuple(place for place in found if place is not None)
-    codec = BatchCodec(wire, positions[:placed], before, None if wire.names == shown.names else shown, names)
+    codec = BatchCodec(wire, positions[:placed], before, None if wire.names == shown.names else shown)
     sorted_by = zip(positions[placed:], down[placed:], strict=True)
     return Keys(given[:placed], frame, codec, "", tuple(~i if descending else i for i, descending in sorted_by))
 
@@ -223,23 +213,19 @@ def _plain_name(key: str | Column, names: list[str]) -> int | None:
 
 
 def _asked(
-    df: DataFrame,
-    given: tuple[str | Column, ...],
-    found: list[int | None],
-    num_partitions: int,
-    before_schema: StructType | None,
+    at: Staged, given: tuple[str | Column, ...], found: list[int | None], num_partitions: int
 ) -> list[int | None]:
     """Positions of the keys, from Spark; None for a key that is an expression."""
     from pyspark.errors import AnalysisException, PySparkException
 
-    staged = df if before_schema is None else plain(df).mapInArrow(_nothing, before_schema)
+    df, names = at.frame, at.schema.names
+    staged = df if at.before is None else plain(df).mapInArrow(_nothing, at.schema)
     try:
         asked = staged.repartition(num_partitions, *given)
         if is_connect(df):
             assert asked.schema  # this calls the server
             return found
     except (PySparkException, ValueError) as error:
-        names = df.schema.names if before_schema is None else before_schema.names
         said = str(error).split(";")[0].split("\n")[0]
         words = f"no key column {', '.join(map(_text, given))}: {said}; what is shuffled has the columns {names}"
         found_none = ColumnError.of(words, error) if isinstance(error, AnalysisException) else ConfigError(words)

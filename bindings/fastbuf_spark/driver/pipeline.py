@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbuf_spark.conf import WORKER_MEMORY, ShuffleConf
 from fastbuf_spark.driver.checks import check_barrier, is_connect, ports_of, slots_of, special_tasks, tasks_of_executor
 from fastbuf_spark.driver.input_batches import MAX_BYTES, NO_LIMIT, is_measured
-from fastbuf_spark.driver.keys import plain
-from fastbuf_spark.driver.plan import SPARKS_OWN, limits_of, staged
+from fastbuf_spark.driver.plan import SPARKS_OWN, Shuffle, limits_of
 from fastbuf_spark.driver.sources import Source, counted
-from fastbuf_spark.driver.staged import Renamed, Staged
+from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.worker.chains import Called, Chain
 from fastbuf_spark.worker.groups import Limits
 from fastbuf_spark.worker.steps import Copies, Drawn, Hashed, WithoutLast
@@ -127,21 +125,17 @@ class Plan:
     def exchange(self, at: Staged, what: str, keys: Any, partitions: int | None, mode: str) -> Staged:
         """The stage after a shuffle of ``at``."""
         count = self.count(partitions, mode)
-        shape = plain(at.frame).schema if at.head is None else at.schema
-        arguments = (at.frame, None, shape, keys, count, at.before, None if at.head is None else shape)
-        made = self.make(at, count)(*arguments, mode, self.conf, name=what)
-        made = self.entered(made, what, count)
-        return made if made.schema.names == at.schema.names else made.then(Renamed(at.schema.names), at.schema)
+        return self.entered(self.shuffle(at, keys, count, mode).moved(what), what, count)
 
-    def make(self, at: Staged, partitions: int) -> Callable[..., Staged]:
-        """The function that makes the next exchange, of as many partitions: ``staged`` with what the plan knows."""
+    def shuffle(self, at: Staged, keys: Any, partitions: int, mode: str) -> Shuffle:
+        """The next exchange, of as many partitions, with what the plan knows."""
         tasks = partitions
         # The partitions of a DataFrame are counted; those in front of another exchange, or of an action of the
         # pipeline itself, are not
         if self.planned + 1 < self.exchanges or not self.shared:
             tasks = min(partitions, TASKS_OF_SLOT * (self.slots or partitions))
         obstacle = "" if self.special is None else self.special.why
-        return partial(staged, in_order=at.in_order, held=self.held, reduce_tasks=tasks, obstacle=obstacle)
+        return Shuffle(at, keys, partitions, mode, self.conf, self.held, tasks, obstacle)
 
     def limits(self) -> Limits:
         """The limits of a task that sorts its rows."""
@@ -288,7 +282,7 @@ class NewChain:
 
 
 @dataclasses.dataclass(frozen=True)
-class Shuffle:
+class Repartition:
     """Rows by key, or distributed in turn."""
 
     keys: tuple[Any, ...]

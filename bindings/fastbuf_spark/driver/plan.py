@@ -26,9 +26,10 @@ from fastbuf_spark.driver.checks import (
 from fastbuf_spark.driver.determinism import observed, order_is_fixed, unsteady
 from fastbuf_spark.driver.keys import Keys, plain, resolve
 from fastbuf_spark.driver.mode import choose
-from fastbuf_spark.driver.staged import Staged, called
+from fastbuf_spark.driver.staged import Renamed, Staged
 from fastbuf_spark.folding import Fold, fold, folded
 from fastbuf_spark.protocol import Target
+from fastbuf_spark.results import name_of
 from fastbuf_spark.schema import renaming
 from fastbuf_spark.shipping import AsItIs, named
 from fastbuf_spark.spec import ExchangeSpec
@@ -52,6 +53,102 @@ SPARKS_OWN = "Spark's own"  #: the mode of a shuffle that Spark makes
 
 
 @dataclasses.dataclass(frozen=True)
+class Shuffle:
+    """A shuffle as a verb asks for it: of a DataFrame, of a pipeline's stage, of groups.
+
+    Attributes
+    ----------
+    at
+        The stage in front of it.
+    keys, num_partitions, mode, conf
+        As in :func:`fastbuf_spark.map_in_arrow`.
+    held
+        Slots that consumers of earlier exchanges hold, if this one is pipelined too.
+    reduce_tasks
+        In blocking mode, the tasks behind the shuffle; 0: one for each partition.
+    obstacle
+        Why this one cannot be pipelined: its consumers' tasks are a barrier stage, or of a profile of their own.
+    """
+
+    at: Staged
+    keys: Any
+    num_partitions: int
+    mode: str
+    conf: ShuffleConf | None
+    held: int = 0
+    reduce_tasks: int = 0
+    obstacle: str = ""
+
+    @property
+    def spark(self) -> Any:
+        """The session."""
+        return self.at.frame.sparkSession
+
+    def resolved(self, order: Any = ()) -> Keys:
+        """Its keys; ``order``: columns to sort rows by behind it."""
+        return resolve(self.at, self.keys, self.num_partitions, order)
+
+    def into(self, func: BatchFunction | None, schema: StructType, found: Keys | None = None, name: str = "") -> Staged:
+        """The stage behind it.
+
+        Parameters
+        ----------
+        func, schema
+            The stage's function and the schema of its output; None: the rows stay unchanged.
+        found
+            The keys, if they are resolved already.
+        name
+            Name of the exchange, if different from that of ``func``.
+        """
+        check_mode(self.mode, MODES)
+        check_conf(self.conf)
+        count = partition_count(self.num_partitions)
+        conf = ShuffleConf.of(self.spark, self.conf)
+        found = found or self.resolved()
+        if found.by_spark:
+            return self._by_spark(func, schema, found, found.by_spark, self.mode)
+        codec, df = found.codec, found.frame
+        in_turn = not codec.keys and count > 1
+        varies = "" if is_connect(df) else unsteady(df, in_turn, self.at.in_order)
+        chosen = choose(self.mode, conf.mode, partial(_obstacles, df, self.held + count, self.obstacle))
+        if chosen == "blocking" and in_turn and not (self.at.in_order and order_is_fixed(df)):
+            # A map task that runs again would distribute the same rows differently; Spark's own shuffle sorts them
+            why = "rows without a key go in turn, and their order is not fixed"
+            return self._by_spark(func, schema, found, why, chosen)
+        if func is None:
+            func = identity
+            if codec.before is None:  # else what is shown has the names that it gives
+                codec = dataclasses.replace(codec, shown=codec.bare())
+        name = name or name_of(func)
+        log.info("shuffle '%s' into %d partitions: mode='%s'", name, count, chosen)
+        exchange = _Exchange(df, func, schema, codec, count, conf, name)
+        if chosen == "blocking":
+            made = _blocking(exchange, self.reduce_tasks or count, bool(self.obstacle))
+        else:
+            made = _pipelined(exchange, varies)
+        return dataclasses.replace(made, mode=chosen)
+
+    def moved(self, name: str = "") -> Staged:
+        """The stage behind it whose rows are those in front of it."""
+        at = self.at
+        made = self.into(None, plain(at.frame).schema if at.head is None else at.schema, name=name)
+        return made if made.schema.names == at.schema.names else made.then(Renamed(at.schema.names), at.schema)
+
+    def _by_spark(self, func: BatchFunction | None, schema: StructType, found: Keys, why: str, mode: str) -> Staged:
+        """Spark's own shuffle between the same two functions."""
+        if mode not in ("auto", "blocking"):
+            raise SchemaError(f"mode='{mode}' cannot run: {why}; use mode='auto' or 'blocking'")
+        log.info("shuffle into %d partitions: Spark's own, since %s", self.num_partitions, why)
+        moved = self.at.to_df().repartition(self.num_partitions, *found.given)
+        made = sparks_own(moved, why)
+        if func is None:
+            return made
+        frame = plain(moved)
+        second = func if frame is moved else renaming(func, moved.schema.names)
+        return dataclasses.replace(made, frame=frame, schema=schema, head=Called(Chain((second,))), name="func")
+
+
+@dataclasses.dataclass(frozen=True)
 class _Exchange:
     """One planned shuffle of a DataFrame."""
 
@@ -62,97 +159,12 @@ class _Exchange:
     num_partitions: int
     conf: ShuffleConf
     name: str
-    reduce_tasks: int
-    is_special: bool  # its consumers' tasks are: a barrier stage, or of a profile of their own
     number: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
     @property
     def context(self) -> Any:
         """The SparkContext."""
         return self.df.sparkSession.sparkContext
-
-
-def shuffle(
-    df: DataFrame,
-    func: BatchFunction | None,
-    result_schema: StructType,
-    keys: Any,
-    num_partitions: int,
-    before: BatchFunction | None,
-    shipped: StructType | None,
-    mode: str,
-    conf: ShuffleConf | None,
-    found: Keys | None = None,
-    **known: Any,
-) -> DataFrame:
-    """Implements :func:`fastbuf_spark.map_in_arrow`; without ``func`` the rows stay unchanged.
-
-    ``found``: the keys, if they are resolved already.  ``known``: further arguments of :func:`staged`.
-    """
-    return staged(df, func, result_schema, keys, num_partitions, before, shipped, mode, conf, found, **known).to_df()
-
-
-def staged(
-    df: DataFrame,
-    func: BatchFunction | None,
-    result_schema: StructType,
-    keys: Any,
-    num_partitions: int,
-    before: BatchFunction | None,
-    shipped: StructType | None,
-    mode: str,
-    conf: ShuffleConf | None,
-    found: Keys | None = None,
-    in_order: bool = True,
-    held: int = 0,
-    reduce_tasks: int = 0,
-    obstacle: str = "",
-    name: str = "",
-) -> Staged:
-    """The stage after the shuffle.
-
-    Parameters
-    ----------
-    in_order
-        ``before`` keeps a fixed order of rows.
-    held
-        Slots that consumers of earlier exchanges hold, if this one is pipelined too.
-    reduce_tasks
-        In blocking mode, the tasks behind the shuffle; 0: one for each partition.
-    obstacle
-        Why this one cannot be pipelined; empty: no reason is known.
-    name
-        Name of the exchange, if different from that of ``func``.
-    """
-    check_mode(mode, MODES)
-    check_conf(conf)
-    num_partitions = partition_count(num_partitions)
-    spark = df.sparkSession
-    conf = ShuffleConf.of(spark, conf)
-    found = found or resolve(df, keys, num_partitions, before, shipped)
-    if found.by_spark:
-        return _by_spark(func, result_schema, found, num_partitions, shipped, mode)
-    codec = found.codec
-    in_turn = not codec.keys and num_partitions > 1
-    varies = "" if is_connect(df) else unsteady(found.frame, in_turn, in_order)
-    chosen = choose(mode, conf.mode, partial(_obstacles, found.frame, held + num_partitions, obstacle))
-    if chosen == "blocking" and in_turn and not (in_order and order_is_fixed(found.frame)):
-        # A map task that runs again would distribute the same rows differently; Spark's own shuffle sorts them first
-        by_spark = "rows without a key go in turn, and their order is not fixed"
-        found = dataclasses.replace(found, frame=df, by_spark=by_spark)
-        return _by_spark(func, result_schema, found, num_partitions, shipped, chosen)
-    df = found.frame
-    if func is None:
-        func = identity
-        if codec.before is None:  # else what is shown has the names that it gives
-            codec = dataclasses.replace(codec, shown=codec.bare())
-    name = name or getattr(func, "__name__", type(func).__name__)
-    log.info("shuffle '%s' into %d partitions: mode='%s'", name, num_partitions, chosen)
-    exchange = _Exchange(
-        df, func, result_schema, codec, num_partitions, conf, name, reduce_tasks or num_partitions, bool(obstacle)
-    )
-    made = _blocking(exchange) if chosen == "blocking" else _pipelined(exchange, varies)
-    return dataclasses.replace(made, mode=chosen)
 
 
 def _pipelined(exchange: _Exchange, varies: str) -> Staged:
@@ -214,29 +226,9 @@ def requests(spark: Any, num_partitions: int, held: int = 0, exchange: str = "")
     return frame.coalesce(1) if num_partitions == 1 else frame
 
 
-def _by_spark(
-    func: BatchFunction | None,
-    result_schema: StructType,
-    found: Keys,
-    num_partitions: int,
-    shipped: StructType | None,
-    mode: str,
-) -> Staged:
-    """Spark's own shuffle between the same two functions."""
-    if mode not in ("auto", "blocking"):
-        raise SchemaError(f"mode='{mode}' cannot run: {found.by_spark}; use mode='auto' or 'blocking'")
-    log.info("shuffle into %d partitions: Spark's own, since %s", num_partitions, found.by_spark)
-    codec, df = found.codec, found.frame
-    if shipped is not None:
-        assert codec.before is not None
-        df = called(df, codec.before, shipped)
-    moved = df.repartition(num_partitions, *found.given)
-    made = Staged(moved, moved.schema, in_order=False, mode=SPARKS_OWN, why=found.by_spark)
-    if func is None:
-        return made
-    frame = plain(moved)
-    second = func if frame is moved else renaming(func, moved.schema.names)
-    return dataclasses.replace(made, frame=frame, schema=result_schema, head=Called(Chain((second,))), name="func")
+def sparks_own(made: DataFrame, why: str) -> Staged:
+    """A stage that Spark's own shuffle begins."""
+    return Staged(made, made.schema, in_order=False, mode=SPARKS_OWN, why=why)
 
 
 def limits_of(spark: Any, conf: ShuffleConf) -> Limits:
@@ -257,17 +249,17 @@ def _obstacles(df: DataFrame, consumers: int, obstacle: str) -> list[str]:
     return found
 
 
-def _blocking(exchange: _Exchange) -> Staged:
+def _blocking(exchange: _Exchange, reduce_tasks: int, is_special: bool) -> Staged:
     df, number, spark = exchange.df, exchange.number, exchange.df.sparkSession
     about = (number, exchange.name, exchange.num_partitions, exchange.conf, exchange.codec)
     spec = ExchangeSpec(*about) if is_connect(df) else exchanges.register_reports(exchange.context, *about)
     directories = held_directories(spark, exchange.conf)
     # Rows that come through Spark are read as they come, for one partition
-    tasks = exchange.reduce_tasks if directories else exchange.num_partitions
+    tasks = reduce_tasks if directories else exchange.num_partitions
     spec = dataclasses.replace(spec, reduce_tasks=tasks, held_directories=directories)
     descriptions = df.mapInArrow(named(MapSide(spec), f"fastbuf_map_{number}"), DESCRIBED)
     moved = descriptions.repartitionById(tasks, SECTION)
-    if not exchange.is_special:  # a barrier stage has no union
+    if not is_special:  # a barrier stage has no union
         moved = of_unknown_size(moved)
     head, name = ReduceSide(spec, exchange.func), f"fastbuf_reduce_{number}"
     return Staged(moved, exchange.schema, head, name, in_order=False, numbered=bool(directories))

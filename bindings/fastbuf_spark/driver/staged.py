@@ -79,11 +79,6 @@ class Staged:
         return None if self.head is None else self.head.chained
 
 
-def called(df: DataFrame, func: BatchFunction, schema: StructType) -> DataFrame:
-    """What a function in front of Spark's own shuffle gives, checked as in front of any other."""
-    return Staged(df, df.schema, name="before").then(func, schema).to_df()
-
-
 @dataclasses.dataclass(frozen=True)
 class Renamed:
     """Gives the columns of batches the names that users see."""

@@ -13,6 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fastbuf_spark.driver.staged import Renamed
+from fastbuf_spark.worker.chains import Called, Chain
+
 pytest.importorskip("pyspark", reason="the binding is PySpark's")
 
 from fastbuf.errors import ConfigError, RecordTooLong, SchemaMismatch
@@ -259,7 +262,8 @@ def test_the_function_before_gets_and_gives_the_names_it_should() -> None:
             yield [1]
 
     wire = pa.schema([("c0", pa.int64()), ("c1", pa.string())])
-    codec = BatchCodec(wire, (0,), Checked(before), TWICE, ("a.b", "a.b"))
+    chain = Chain((Renamed(["a.b", "a.b"]), Checked(before)))
+    codec = BatchCodec(wire, (0,), Called(chain).chained, TWICE)
     batch = pa.record_batch([pa.array([1]), pa.array(["a"])], names=["x", "y"])
     items = codec.items(iter([batch]))
     assert next(items).schema.equals(wire)

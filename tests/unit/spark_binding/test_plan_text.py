@@ -68,15 +68,15 @@ def test_tasks_of_partitions_that_nobody_counts() -> None:
     for shared, want in ((False, [16, 16]), (True, [16, 200])):
         plan = Plan(session, ShuffleConf(), 2, shared)
         plan.slots = 4
-        assert [made.keywords["reduce_tasks"] for made in _made_in_turn(plan, at)] == want
+        assert [made.reduce_tasks for made in _made_in_turn(plan, at)] == want
     plan = Plan(session, ShuffleConf(), 1, False)
     plan.slots = 4
-    assert plan.make(at, 3).keywords["reduce_tasks"] == 3  # type: ignore[attr-defined]
+    assert plan.shuffle(at, (), 3, "auto").reduce_tasks == 3
 
 
 def _made_in_turn(plan: Plan, at: Staged) -> Iterator[Any]:
     for _ in range(2):
-        yield plan.make(at, 200)
+        yield plan.shuffle(at, (), 200, "auto")
         plan.entered(at, "shuffle", 200)
 
 
