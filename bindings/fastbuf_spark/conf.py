@@ -114,7 +114,7 @@ class ShuffleConf:
     monitor_key_values
         Whether they also report the values of very frequent keys; else only the hashes of these leave a worker.
     port_min, port_max
-        Ports on which the workers may listen; 0 and 0: any.
+        Ports on which workers and file servers may listen; 0 and 0: any.
     driver_port
         Port of the rendezvous on the driver; 0: any.
     ui, ui_port
@@ -125,8 +125,11 @@ class ShuffleConf:
         on the executors; empty: where Spark's Python workers spill.
     held_directory
         Directories, with commas between them, of the files in which blocking mode's map tasks keep their rows: a RAM
-        disk, or what all hosts share.  Empty: on one host below the driver's ``spark.local.dir``; on several hosts
-        there are no files, and rows go through Spark's shuffle.
+        disk, or what all hosts share.  Empty: on one host below the driver's ``spark.local.dir``, on several hosts
+        below each executor's.
+    file_servers
+        Whether each executor has a process that gives other hosts the rows of these files.  ``False``: on several
+        hosts rows go through Spark's shuffle, or lie in a ``held_directory`` that all of them share.
 
     Raises
     ------
@@ -160,6 +163,7 @@ class ShuffleConf:
     driver_port: int = 0
     spill_directory: str = ""
     held_directory: str = ""
+    file_servers: bool = True
     mode: str = "auto"
     ui: bool = False
     ui_port: int = 0

@@ -100,6 +100,24 @@ class Abort(FromDriver):
     reason: str
 
 
+@dataclass(frozen=True)
+class Files(FromDriver):
+    """Where the files of a run are: host, port and roots of servers, and which of them each map task's file is at.
+
+    ``at`` is -1 where none is known.
+    """
+
+    servers: tuple[tuple[str, int, tuple[str, ...]], ...]
+    at: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Remove(FromDriver):
+    """A file server is to remove the files of a run, ``exchange/run``."""
+
+    folder: str
+
+
 class FromWorker(Message, Generic[A], speaker="a worker"):
     """What a worker says; in brackets the driver's answers."""
 
@@ -212,7 +230,7 @@ class RunFailed(FromWorker[None]):
 class Report(FromWorker[Heard | None]):
     """Figures of a task in blocking mode; with ``state`` in them it goes on, with ``failed`` alone it ends by an error.
 
-    ``lost``: folder and number of a map task whose rows were not found; ``asks``: an answer is waited for.
+    ``lost``: run and number of a map task whose rows were not found; ``asks``: an answer is waited for.
     """
 
     side: Literal["producer", "consumer"]
@@ -220,5 +238,22 @@ class Report(FromWorker[Heard | None]):
     stage: int
     attempt: int
     stats: Figures
-    lost: tuple[str, int] | None = None
+    lost: tuple[int, int] | None = None
     asks: bool = False
+
+
+@dataclass(frozen=True)
+class Serves(FromWorker[Heard]):
+    """A file server listens, and has the files below its roots; ``id``: map tasks name it so."""
+
+    id: str
+    host: str
+    port: int
+    roots: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Where(FromWorker[Files]):
+    """A reader asks where the files of a run are."""
+
+    run: int

@@ -10,7 +10,7 @@ from typing import Any
 from fastbuf_spark.codec import Codec
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.worker.control import Control
-from fastbuf_spark.worker.held import Sections
+from fastbuf_spark.worker.held import HeldRows, Sections
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class ExchangeSpec:
         Proves that a worker belongs to the exchange; never shown.
     reduce_tasks
         In blocking mode, the tasks behind the shuffle; 0: one for each partition.
-    held_directories
-        In blocking mode, where map tasks keep their rows, with commas between several; empty: all go through Spark.
+    held
+        In blocking mode, where map tasks keep their rows; None: all go through Spark.
     """
 
     exchange: str
@@ -37,7 +37,7 @@ class ExchangeSpec:
     address: tuple[str, int] | None = None
     secret: bytes = field(default=b"", repr=False)
     reduce_tasks: int = 0
-    held_directories: str = ""
+    held: HeldRows | None = None
 
     @property
     def sections(self) -> Sections:

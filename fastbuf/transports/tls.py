@@ -307,33 +307,38 @@ class TlsEnds:
         return isinstance(error, ssl.SSLError)
 
     def shake(self, sock: socket.socket, host: str, where: str) -> ForkSafeSocket:
-        """The client's handshake on a blocking socket with a timeout; closes the socket if it fails.
+        """See :func:`shake`."""
+        return shake(self.client, sock, host, where)
 
-        Raises
-        ------
-        AuthenticationError
-            The peer does not speak TLS, or shows no valid certificate.
-        PeerLost
-            The peer does not answer in time.
-        """
-        patience = sock.gettimeout() or 0.0
-        sock.setblocking(False)
-        try:
-            with openssl:
-                made = child_closes(
-                    self.client.wrap_socket(sock, server_hostname=host.partition("%")[0], do_handshake_on_connect=False)
-                )
-            assert isinstance(made, ForkSafeSocket)
-            sock = made
-            made.patience = patience
-            made.do_handshake()
-            return made
-        except TimeoutError as error:
-            sock.close()
-            raise PeerLost(f"{where} did not answer TLS's handshake in time") from error
-        except (OSError, ValueError) as error:
-            sock.close()
-            raise AuthenticationError(
-                f"{where} did not pass TLS's handshake ({error}): a consumer without TLS, or whose certificate is of "
-                "another authority or name, is refused"
-            ) from error
+
+def shake(client: ssl.SSLContext, sock: socket.socket, host: str, where: str) -> ForkSafeSocket:
+    """The client's handshake on a blocking socket with a timeout; closes the socket if it fails.
+
+    Raises
+    ------
+    AuthenticationError
+        The peer does not speak TLS, or shows no valid certificate.
+    PeerLost
+        The peer does not answer in time.
+    """
+    patience = sock.gettimeout() or 0.0
+    sock.setblocking(False)
+    try:
+        with openssl:
+            made = child_closes(
+                client.wrap_socket(sock, server_hostname=host.partition("%")[0], do_handshake_on_connect=False)
+            )
+        assert isinstance(made, ForkSafeSocket)
+        sock = made
+        made.patience = patience
+        made.do_handshake()
+        return made
+    except TimeoutError as error:
+        sock.close()
+        raise PeerLost(f"{where} did not answer TLS's handshake in time") from error
+    except (OSError, ValueError) as error:
+        sock.close()
+        raise AuthenticationError(
+            f"{where} did not pass TLS's handshake ({error}): a consumer without TLS, or whose certificate is of "
+            "another authority or name, is refused"
+        ) from error

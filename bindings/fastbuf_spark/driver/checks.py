@@ -14,8 +14,10 @@ from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.mode import choose
 from fastbuf_spark.errors import ArgumentError, ArgumentTypeError, PartitionCountError
 from fastbuf_spark.pyspark_private import concurrent_tasks, is_pinned, is_stopped, own_directory, setting
+from fastbuf_spark.worker.held import HeldRows
 
 _LOCAL = re.compile(r"local(?:\[\s*([0-9]+|\*)\s*(?:,\s*([0-9]+)\s*)?\])?$")
+APART = "FASTBUF_EXECUTORS_APART"  #: in the environment: tests on one host treat each executor as a host of its own
 ENCRYPTED = "spark.io.encryption.enabled"
 MOST_TASKS = 4  #: for each core of a machine: consumers wait most of the time, but each has a process
 MAX_PARTITIONS = 1 << 30  #: limit of a division of a 32-bit hash
@@ -280,25 +282,43 @@ def ports_of(conf: ShuffleConf) -> str:
     """Ports that must be open, as text."""
     between = f"{conf.port_min} to {conf.port_max}" if conf.port_max else "any"
     return (
-        f"{between} between executors (spark.fastbuf.portMin to portMax), one for each consumer; "
+        f"{between} between executors (spark.fastbuf.portMin to portMax), one for each consumer, or executor; "
         f"{conf.driver_port or 'any'} on the driver (spark.fastbuf.driverPort)"
     )
 
 
-def held_directories(spark: Any, conf: ShuffleConf) -> str:
-    """Where map tasks of a blocking exchange keep their rows; empty: these go through Spark's shuffle.
+def held_rows(spark: Any, conf: ShuffleConf) -> HeldRows | None:
+    """Where map tasks of a blocking exchange keep their rows; None: these go through Spark's shuffle.
 
-    Tasks on one host see each other's files, and so do those that share a directory.  The driver's own is the same for
-    all attempts of a task, and Spark removes it at the driver's end.  No file of ours is encrypted; and on Connect
-    nobody would remove them.
+    Tasks on one host see each other's files.  The driver's directory is the same for all attempts of a task there, and
+    Spark removes it at the driver's end.  On several hosts each executor has files of its own, and a server of them,
+    whose name and secret are still to come.  No file of ours is encrypted.
     """
-    if is_connect(spark):
-        return ""
     context = getattr(spark, "sparkContext", spark)
     if _true(context, ENCRYPTED):
-        return ""
-    own = own_directory(context) if str(context.master).startswith("local") else ""
-    return conf.held_directory or own
+        return None
+    apart = APART in os.environ
+    if str(context.master).startswith("local") and not apart:
+        return HeldRows(conf.held_directory or own_directory(context))
+    if conf.file_servers and not outlives_executors(context):
+        return HeldRows(conf.held_directory, "still to come", apart=apart)
+    return HeldRows(conf.held_directory) if conf.held_directory else None
+
+
+def outlives_executors(sc: Any) -> bool:
+    """Whether what tasks give to Spark's shuffle stays when their executor goes.
+
+    Then their descriptions would stay when their rows go, and Spark would not make them anew.
+    """
+    usual = {
+        "spark.shuffle.manager": ("sort", "tungsten-sort"),
+        "spark.shuffle.sort.io.plugin.class": ("org.apache.spark.shuffle.sort.io.LocalDiskShuffleDataIO",),
+    }
+    return (
+        _true(sc, "spark.shuffle.service.enabled")
+        or _true(sc, "spark.storage.decommission.enabled")
+        or any(str(setting(sc, name, values[0])) not in values for name, values in usual.items())
+    )
 
 
 def remedy(sc: Any, slots: int) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +17,7 @@ from fastbuf_spark import pyspark_private
 from fastbuf_spark.codec import Codec
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver import page, rendezvous
-from fastbuf_spark.driver.checks import attempts_of, machine_cores, remedy, slots_of, slots_to_come
+from fastbuf_spark.driver.checks import attempts_of, held_rows, machine_cores, remedy, slots_of, slots_to_come
 from fastbuf_spark.driver.held import replace_executor
 from fastbuf_spark.driver.jobs import ProducersJob, stage_tasks
 from fastbuf_spark.driver.rendezvous import Rendezvous
@@ -25,6 +27,7 @@ from fastbuf_spark.driver.summary import RunSummary, too_many
 from fastbuf_spark.protocol import Target
 from fastbuf_spark.pyspark_private import setting
 from fastbuf_spark.spec import ExchangeSpec
+from fastbuf_spark.worker.held import HeldRows
 
 log = logging.getLogger("fastbuf_spark")
 
@@ -34,6 +37,8 @@ LAST_WORDS_S = 0.5  #: a run that is about to end may take this long before its 
 
 LOOKS = 16  #: exchanges of which a new one asks whether they are needed still: each is a call to the JVM
 
+_services: dict[tuple[Any, ...], tuple[str, bytes]] = {}  # names and secrets of file servers
+_services_lock = threading.Lock()
 _planned: dict[str, list[str]] = {}  # application -> its exchanges
 _results: deque[tuple[str, str, Any]] = deque()  # application, exchange, weak reference to what its consumers read
 
@@ -118,11 +123,29 @@ def register_reports(
         fate=partial(pyspark_private.fate, sc),
         done=_adviser(sc, partitions, conf),
         refuse=refuse,
-        held=lambda stage, folder: server.held.add(sc, stage, folder),
-        lost=lambda folder, partition: replace_executor(sc, server.held.stages(folder), partition),
+        held=lambda stage, partition, stats: server.held.add(sc, exchange, stage, partition, stats),
+        lost=lambda run, partition: replace_executor(sc, server.held.stages(exchange, run), partition),
     )
     _remember(sc, server, exchange)
-    return ExchangeSpec(exchange, name, partitions, conf, codec, server.address, secret)
+    held = held_rows(sc, conf)
+    if held is not None and held.service:
+        held = _served(sc, server, conf, held)
+    return ExchangeSpec(exchange, name, partitions, conf, codec, server.address, secret, held=held)
+
+
+def _served(sc: Any, server: Rendezvous, conf: ShuffleConf, held: HeldRows) -> HeldRows:
+    """With the name and secret of the application's file servers; those with other ports or certificates are others."""
+    about = (str(sc.applicationId), server.address, conf.port_min, conf.port_max, conf.tls(), held.directories)
+    with _services_lock:
+        for other in [each for each in _services if each[0] != about[0]]:
+            del _services[other]
+        if about not in _services:
+            _services[about] = f"held-{secrets.token_hex(8)}", secrets.token_bytes(32)
+            service, secret = _services[about]
+            server.register(service, secret, None, "file servers", "blocking")
+            _remember(sc, server, service)
+        service, secret = _services[about]
+    return replace(held, service=service, secret=secret)
 
 
 def _adviser(sc: Any, partitions: int, conf: ShuffleConf) -> Callable[[RunSummary], None]:

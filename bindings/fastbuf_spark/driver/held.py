@@ -1,7 +1,8 @@
 """The files in which map tasks hold rows, removed when Spark needs the run's shuffle no more.
 
 A folder has the files of one exchange and action, and is written by the map stage of a shuffle.  Spark's ContextCleaner
-removes the files of a shuffle when its dependency is garbage; the same object decides here.
+removes the files of a shuffle when its dependency is garbage; the same object decides here.  On hosts of their own
+executors have file servers, which are told to remove them; readers ask here which server has which file.
 """
 
 from __future__ import annotations
@@ -11,56 +12,123 @@ import contextlib
 import logging
 import os
 import shutil
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from fastbuf_spark import pyspark_private
+from fastbuf_spark.protocol import Files, FromDriver, Remove, Serves
 
 log = logging.getLogger("fastbuf_spark")
 
 SWEEP_S = 5.0  #: interval to ask whether runs are needed still: each is a call to the JVM
 
 
+Run = tuple[str, int]  #: exchange, and number of the action
+
+
+class Peer(Protocol):
+    """The connection of a file server."""
+
+    def send(self, message: FromDriver) -> None:
+        """Send, without waiting."""
+
+
+@dataclass
+class _Held:
+    """What is known of a run's files."""
+
+    #: Weak references of the JVM's to its shuffles, by stage; None: not known, kept until the application ends
+    shuffles: dict[int, Any] = field(default_factory=dict)
+    folders: set[str] = field(default_factory=set)
+    servers: dict[int, list[str]] = field(default_factory=dict)  # those that have the file of each map task
+
+
+@dataclass
+class _Server:
+    about: Serves
+    peer: Peer | None  # None: its connection has ended, but it may come again
+
+
 class HeldRuns:
-    """The folders of files, with the shuffles that they are of.  Used by the rendezvous' thread, and at the exit."""
+    """The files of runs, the shuffles that they are of, and the servers that have them.
+
+    Used by the rendezvous' thread, and at the exit.
+    """
 
     def __init__(self) -> None:
-        # By folder and stage: a weak reference of the JVM's; None: not known, kept until the application ends
-        self._shuffles: dict[str, dict[int, Any]] = {}
+        self._runs: dict[Run, _Held] = {}
+        self._servers: dict[str, _Server] = {}
         self._swept = 0.0
 
-    def add(self, sc: Any, stage: int, folder: str) -> None:
-        """A map task of this stage writes to ``folder``."""
-        if not self._shuffles:
+    def add(self, sc: Any, exchange: str, stage: int, number: int, stats: dict[str, Any]) -> None:
+        """What a map task of this stage has told; it has a file if it tells of a folder."""
+        if "folder" not in stats:
+            return
+        if not self._runs:
             atexit.register(self.clear)
-        shuffles = self._shuffles.setdefault(folder, {})
-        if stage not in shuffles:
-            shuffles[stage] = pyspark_private.shuffle_of(sc, stage)
+        held = self._runs.setdefault((exchange, int(stats["run"])), _Held())
+        if stage not in held.shuffles:
+            held.shuffles[stage] = pyspark_private.shuffle_of(sc, stage)
+        held.folders.add(str(stats["folder"]))
+        if server := str(stats.get("server", "")):
+            held.servers[number] = [*(each for each in held.servers.get(number, ()) if each != server), server]
 
-    def stages(self, folder: str) -> list[int]:
-        """The stages whose map tasks have written to a folder, the last one first."""
-        return sorted(self._shuffles.get(folder, ()), reverse=True)
+    def stages(self, exchange: str, run: int) -> list[int]:
+        """The stages whose map tasks have written a run's files, the last one first."""
+        held = self._runs.get((exchange, run))
+        return sorted(held.shuffles if held is not None else (), reverse=True)
+
+    def serves(self, about: Serves, peer: Peer) -> None:
+        """A file server listens."""
+        self._servers[about.id] = _Server(about, peer)
+
+    def gone(self, peer: object) -> None:
+        """A connection has ended."""
+        for server in self._servers.values():
+            if server.peer is peer:
+                server.peer = None
+
+    def where(self, exchange: str, run: int) -> Files:
+        """The servers of a run's files, and for each map task which of them it is; -1: none is known.
+
+        Where several attempts have been told of, it is the last one whose server is connected.
+        """
+        held = self._runs.get((exchange, run), _Held())
+        names: dict[str, int] = {}
+        at = [-1] * (max(held.servers, default=-1) + 1)
+        for number, servers in held.servers.items():
+            known = [each for each in servers if each in self._servers]
+            live = [each for each in known if self._servers[each].peer is not None]
+            for name in (live or known)[-1:]:
+                at[number] = names.setdefault(name, len(names))
+        told = [self._servers[name].about for name in names]
+        return Files(tuple((each.host, each.port, each.roots) for each in told), tuple(at))
 
     def sweep(self, now: float) -> None:
         """Remove the files that are needed no more; called when a task tells something, asks once in ``SWEEP_S``."""
         if now - self._swept < SWEEP_S:
             return
         self._swept = now
-        for folder, shuffles in list(self._shuffles.items()):
+        for run, held in list(self._runs.items()):
             # Of a Spark that has stopped nothing is known, and its directories are gone
-            if all(each is not None and pyspark_private.is_garbage(each) is not False for each in shuffles.values()):
-                self._remove(folder)
+            shuffles = held.shuffles.values()
+            if all(each is not None and pyspark_private.is_garbage(each) is not False for each in shuffles):
+                self._remove(run)
+                for server in self._servers.values() if held.servers else ():  # attempts that failed have files too
+                    if server.peer is not None:
+                        server.peer.send(Remove(f"{run[0]}/{run[1]}"))
 
     def clear(self) -> None:
-        """Remove all: the application has ended."""
-        for folder in list(self._shuffles):
-            self._remove(folder)
+        """Remove all: the application has ended, and its servers with it."""
+        for run in list(self._runs):
+            self._remove(run)
 
-    def _remove(self, folder: str) -> None:
-        del self._shuffles[folder]
-        shutil.rmtree(folder, ignore_errors=True)
-        for parent in (os.path.dirname(folder), os.path.dirname(os.path.dirname(folder))):
-            with contextlib.suppress(OSError):  # there are other runs, or other exchanges
-                os.rmdir(parent)
+    def _remove(self, run: Run) -> None:
+        for folder in self._runs.pop(run).folders:
+            shutil.rmtree(folder, ignore_errors=True)
+            for parent in (os.path.dirname(folder), os.path.dirname(os.path.dirname(folder))):
+                with contextlib.suppress(OSError):  # there are other runs, or other exchanges
+                    os.rmdir(parent)
 
 
 def replace_executor(sc: Any, stages: list[int], partition: int) -> None:

@@ -20,7 +20,6 @@ from fastbuf_spark.driver.checks import (
     check_function,
     check_mode,
     check_session,
-    held_directories,
     partition_count,
     preflight,
     slots_of,
@@ -136,7 +135,6 @@ class PairShuffle:
         log.info("%s into %d partitions: mode='%s'", self.name, self.partitions, mode)
         if mode == "blocking":
             spec = exchanges.register_reports(sc, exchange, self.name, self.partitions, self.conf, codec)
-            spec = dataclasses.replace(spec, held_directories=held_directories(sc, self.conf))
             tasks = [RecordMapSide(dataclasses.replace(spec, codec=own)) for own in codecs]
             sent = [
                 rdd.mapPartitions(named(pyspark_private.keyed(task), "fastbuf_map"))

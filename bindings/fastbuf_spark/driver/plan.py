@@ -17,7 +17,6 @@ from fastbuf_spark.driver import exchanges, input_batches, upstream
 from fastbuf_spark.driver.checks import (
     check_conf,
     check_mode,
-    held_directories,
     is_connect,
     partition_count,
     preflight,
@@ -250,19 +249,18 @@ def _obstacles(df: DataFrame, consumers: int, obstacle: str) -> list[str]:
 
 
 def _blocking(exchange: _Exchange, reduce_tasks: int, is_special: bool) -> Staged:
-    df, number, spark = exchange.df, exchange.number, exchange.df.sparkSession
+    df, number = exchange.df, exchange.number
     about = (number, exchange.name, exchange.num_partitions, exchange.conf, exchange.codec)
     spec = ExchangeSpec(*about) if is_connect(df) else exchanges.register_reports(exchange.context, *about)
-    directories = held_directories(spark, exchange.conf)
     # Rows that come through Spark are read as they come, for one partition
-    tasks = reduce_tasks if directories else exchange.num_partitions
-    spec = dataclasses.replace(spec, reduce_tasks=tasks, held_directories=directories)
+    tasks = reduce_tasks if spec.held else exchange.num_partitions
+    spec = dataclasses.replace(spec, reduce_tasks=tasks)
     descriptions = df.mapInArrow(named(MapSide(spec), f"fastbuf_map_{number}"), DESCRIBED)
     moved = descriptions.repartitionById(tasks, SECTION)
     if not is_special:  # a barrier stage has no union
         moved = of_unknown_size(moved)
     head, name = ReduceSide(spec, exchange.func), f"fastbuf_reduce_{number}"
-    return Staged(moved, exchange.schema, head, name, in_order=False, numbered=bool(directories))
+    return Staged(moved, exchange.schema, head, name, in_order=False, numbered=spec.held is not None)
 
 
 def of_unknown_size(df: DataFrame) -> DataFrame:

@@ -30,7 +30,7 @@ from fastbuf_spark import protocol
 from fastbuf_spark.driver.agreement import Agreement
 from fastbuf_spark.driver.barrier_run import BarrierRun
 from fastbuf_spark.driver.held import HeldRuns
-from fastbuf_spark.driver.reported import Reported
+from fastbuf_spark.driver.reported import Figures, Reported
 from fastbuf_spark.driver.run import Run, RunPlan, StageTasks
 from fastbuf_spark.driver.slots import Slots
 from fastbuf_spark.driver.summary import RunSummary
@@ -62,8 +62,8 @@ class _Exchange:
     plan: RunPlan | None
     reported: Reported | None  # of modes without rendezvous, which have no plan
     slots: Slots | None = None
-    held: Callable[[int, str], None] = lambda stage, folder: None
-    lost: Callable[[str, int], None] = lambda folder, partition: None
+    held: Callable[[int, int, Figures], None] = lambda stage, partition, stats: None
+    lost: Callable[[int, int], None] = lambda run, partition: None
     agreement: Agreement = field(default_factory=Agreement)
     stream: StreamSide | None = None
 
@@ -143,8 +143,8 @@ class Rendezvous:
         fate: Callable[[int, int], str | None] = lambda stage, attempt: "",
         done: Callable[[RunSummary], None] = lambda summary: None,
         refuse: Callable[[int, str], None] = lambda stage, reason: None,
-        held: Callable[[int, str], None] = lambda stage, folder: None,
-        lost: Callable[[str, int], None] = lambda folder, partition: None,
+        held: Callable[[int, int, Figures], None] = lambda stage, partition, stats: None,
+        lost: Callable[[int, int], None] = lambda run, partition: None,
     ) -> None:
         """Register an exchange; its runs begin when consumers ask for partitions, or without a plan as tasks tell."""
         name = plan.name if plan else name
@@ -288,6 +288,7 @@ class Rendezvous:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(connection.sock)
         connection.sock.close()
+        self.held.gone(connection)
         if connection.run is not None:
             run = connection.run
             self._guarded(lambda: run.lost(connection, time.monotonic()))
@@ -313,6 +314,11 @@ class Rendezvous:
             self._lease(connection, message)
         elif isinstance(message, protocol.Report):
             self._report(connection, message, now)
+        elif isinstance(message, protocol.Where):
+            connection.send(self.held.where(connection.exchange, message.run))
+        elif isinstance(message, protocol.Serves):
+            self.held.serves(message, connection)
+            connection.send(protocol.Heard())
         elif run is None:
             raise ProtocolError(f"{message.op} before join or lease")
         else:
@@ -422,8 +428,8 @@ class Rendezvous:
         if known is None or known.reported is None:
             raise ProtocolError("figures of an exchange that has a rendezvous")
         connection.reported = known.reported
-        if folder := str(message.stats.get("folder", "")):
-            known.held(message.stage, folder)
+        if message.side == "producer":
+            known.held(message.stage, message.partition, message.stats)
         known.reported.tells(
             connection, message.side, message.partition, message.stage, message.attempt, message.stats, now
         )

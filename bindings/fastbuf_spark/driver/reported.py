@@ -65,7 +65,7 @@ class Reported:
     ) -> None:
         self._done = done
         self._refuse = refuse
-        self._digests: dict[tuple[str, int], tuple[str, RunSummary]] = {}  # of map tasks, by folder and partition
+        self._digests: dict[tuple[int, int], tuple[str, RunSummary]] = {}  # of map tasks, by action and partition
         self._split: dict[int, tuple[float, str]] = {}  # runs of which attempts differ: when that was seen, and why
         self._about = exchange, name, mode
         self._summaries = summaries
@@ -115,7 +115,7 @@ class Reported:
         Spark takes attempts for equal where it does not know better: rows would be lost, and others doubled.
         """
         if side == "producer":
-            place, digest = (str(stats.get("folder", f"stage {stage}")), partition), str(stats.get("digest", ""))
+            place, digest = (int(stats.get("run", -1 - stage)), partition), str(stats.get("digest", ""))
             earlier, before = self._digests.setdefault(place, (digest, summary))
             self._digests[place] = digest, summary
             if digest == earlier:

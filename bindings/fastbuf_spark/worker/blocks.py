@@ -7,18 +7,20 @@ one partition after the other are decoded.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import RecordTooLong, shorter_or_raise
+from fastbuf.errors import BlockCorrupt, RecordTooLong, shorter_or_raise
 from fastbuf.serializers.block import FLAG_CRC, HEADER_BYTES, KIND_COLUMNAR, check_block, count_mismatch, encode_header
 from fastbuf_spark.codec import GROUP_BYTES, BatchCodec, RecordCodec
 from fastbuf_spark.spec import ExchangeSpec
 from fastbuf_spark.worker.chains import Chain
+from fastbuf_spark.worker.fetching import Fetcher
+from fastbuf_spark.worker.file_server import Finder
 from fastbuf_spark.worker.held import Description, HeldFile, Row, batches_of, root_of, run_of_task
 from fastbuf_spark.worker.serving import serving
 from fastbuf_spark.worker.task_input import Given
@@ -155,8 +157,29 @@ def _held_file(spec: ExchangeSpec) -> HeldFile:
     context = TaskContext.get()
     assert context is not None, "runs in a Spark task"
     number = int(context.partitionId())
-    root = root_of(spec.held_directories, spec.exchange, number)
+    root = root_of(spec.held.roots(), spec.exchange, number) if spec.held else ""
     return HeldFile(root, spec.sections, run_of_task(context), number)
+
+
+@contextlib.contextmanager
+def _writing(spec: ExchangeSpec, held: HeldFile, figures: Callable[[], dict[str, Any]]) -> Iterator[None]:
+    """While a map task's rows are written; at the end the driver knows where they are, if readers have to ask it."""
+    served = spec.held is not None and bool(spec.held.service)
+    try:
+        with reported(spec, "producer", figures, needed=served) as tell:
+
+            def opened() -> None:
+                if served:
+                    Finder(spec).start()
+                tell()
+
+            held.on_open = opened
+            yield
+            if served and held.has_file:
+                held.server = Finder(spec).found()
+    except BaseException:  # of a task that is killed in the middle too
+        held.abandon()
+        raise
 
 
 @dataclass(frozen=True)
@@ -173,18 +196,14 @@ class MapSide:
         staging = Staging(codec, self.spec.partitions, held, conf.memory_bytes, conf.max_record_bytes, turn)
         told: dict[str, Any] = {}
         figures = lambda: {"records": staging.records, **held.figures(), **told}  # noqa: E731
-        try:
-            with reported(self.spec, "producer", figures) as held.on_open:
-                for batch in codec.items(source):
-                    staging.add(batch)
-                    yield from batches_of(held.ready())
-                staging.close()
-                digest = staging.digest()
-                told["digest"] = digest.hex()
-                yield from batches_of(held.close(digest))
-        except BaseException:  # a task that is killed in the middle too
-            held.abandon()
-            raise
+        with _writing(self.spec, held, figures):
+            for batch in codec.items(source):
+                staging.add(batch)
+                yield from batches_of(held.ready())
+            staging.close()
+            digest = staging.digest()
+            told["digest"] = digest.hex()
+            yield from batches_of(held.close(digest))
 
 
 @dataclass(frozen=True)
@@ -197,10 +216,11 @@ class ReduceSide:
     def batches(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """See :class:`fastbuf_spark.worker.chains.Head`."""
         counts, begin = {"records": 0, "bytes": 0}, time.monotonic()
-        with reported(self.spec, "consumer", lambda: {**counts, "elapsed": time.monotonic() - begin}):
-            for blocks in _partitions(self.spec, source):
+        about = lambda: {**counts, "elapsed": time.monotonic() - begin}  # noqa: E731
+        with reported(self.spec, "consumer", about), Fetcher(self.spec, _task_number()) as fetcher:
+            for blocks in _partitions(self.spec, source, fetcher):
                 given = Given()
-                yield from self.func(given.items(self._decoded(blocks, counts)))
+                yield from self.func(given.items(self._decoded(blocks, counts, fetcher)))
                 given.check()
 
     chained = batches
@@ -209,7 +229,7 @@ class ReduceSide:
         """The same, with ``link`` called on the function's output, for each partition."""
         return replace(self, func=(self.func if isinstance(self.func, Chain) else Chain((self.func,))).then(link))
 
-    def _decoded(self, blocks: Iterable[Any], counts: dict[str, int]) -> Iterator[pa.RecordBatch]:
+    def _decoded(self, blocks: Iterable[Any], counts: dict[str, int], fetcher: Fetcher) -> Iterator[pa.RecordBatch]:
         from fastbuf.serializers.assemble import BatchAssembler
         from fastbuf.serializers.columnar import ColumnarSerializer
 
@@ -218,7 +238,10 @@ class ReduceSide:
         fingerprint = ColumnarSerializer(codec.schema).fingerprint
         assembler = BatchAssembler(codec.schema)
         for block in blocks:
-            records, body = check_block(block, KIND_COLUMNAR, fingerprint)
+            try:
+                records, body = check_block(block, KIND_COLUMNAR, fingerprint)
+            except BlockCorrupt as error:
+                raise fetcher.spoilt(error) from error
             before = assembler.rows
             assembler.add_elements(body)
             if assembler.rows - before != records:
@@ -231,26 +254,17 @@ class ReduceSide:
             yield from codec.opened(assembler.batch(), conf.most_rows)
 
 
-def _partitions(spec: ExchangeSpec, source: Iterable[pa.RecordBatch]) -> Iterator[Iterator[Any]]:
+def _partitions(spec: ExchangeSpec, source: Iterable[pa.RecordBatch], fetcher: Fetcher) -> Iterator[Iterator[Any]]:
     """The blocks of each partition that this task serves."""
-    described = (_description(spec, row.as_buffer()) for batch in source for row in batch.column(1))
+    described = (Description(row.as_buffer()) for batch in source for row in batch.column(1))
     if spec.sections.is_one_each:
-        yield _blocks(described)
+        yield fetcher.blocks(described)
         return
     files = list(described)
     section = files[0].section if files else _task_number() % spec.sections.tasks
     for partition in spec.sections.range(section):
         with serving(partition):
-            yield chain.from_iterable(each.blocks(partition) for each in files)
-
-
-def _blocks(described: Iterable[Description]) -> Iterator[Any]:
-    """All blocks, of sections that have one partition."""
-    return chain.from_iterable(each.blocks(each.section) for each in described)
-
-
-def _description(spec: ExchangeSpec, data: Any) -> Description:
-    return Description(data, lambda number: root_of(spec.held_directories, spec.exchange, number))
+            yield fetcher.blocks(files, partition)
 
 
 @dataclass(frozen=True)
@@ -270,18 +284,14 @@ class RecordMapSide:
         totals = np.zeros(partitions, np.int64)
         told: dict[str, Any] = {}
         figures = lambda: {"records": reading.rows, **held.figures(), **told}  # noqa: E731
-        try:
-            with reported(self.spec, "producer", figures) as held.on_open:
-                for partition, group in reading.items(source):
-                    totals[partition] += codec.count((partition, group))
-                    held.write(partition, serializer.dumps((group,)))
-                    yield from held.ready()
-                digest = placing_digest(totals, reading.proof)
-                told["digest"] = digest.hex()
-                yield from held.close(digest)
-        except BaseException:
-            held.abandon()
-            raise
+        with _writing(self.spec, held, figures):
+            for partition, group in reading.items(source):
+                totals[partition] += codec.count((partition, group))
+                held.write(partition, serializer.dumps((group,)))
+                yield from held.ready()
+            digest = placing_digest(totals, reading.proof)
+            told["digest"] = digest.hex()
+            yield from held.close(digest)
 
 
 @dataclass(frozen=True)
@@ -293,15 +303,19 @@ class RecordReduceSide:
 
     def __call__(self, source: Iterable[bytes]) -> Iterator[Any]:
         counts, begin = {"records": 0, "bytes": 0}, time.monotonic()
-        with reported(self.spec, "consumer", lambda: {**counts, "elapsed": time.monotonic() - begin}):
-            yield from self.func(self._lists(source, counts))
+        about = lambda: {**counts, "elapsed": time.monotonic() - begin}  # noqa: E731
+        with reported(self.spec, "consumer", about), Fetcher(self.spec, _task_number()) as fetcher:
+            yield from self.func(self._lists(source, counts, fetcher))
 
-    def _lists(self, source: Iterable[bytes], counts: dict[str, int]) -> Iterator[bytes | list[Any]]:
+    def _lists(self, source: Iterable[bytes], counts: dict[str, int], fetcher: Fetcher) -> Iterator[bytes | list[Any]]:
         codec = self.spec.codec
         assert isinstance(codec, RecordCodec)
         serializer = codec.serializer(True)
-        for block in _blocks(_description(self.spec, data) for data in source):
-            (group,) = serializer.loads(block)
+        for block in fetcher.blocks(map(Description, source)):
+            try:
+                (group,) = serializer.loads(block)
+            except BlockCorrupt as error:
+                raise fetcher.spoilt(error) from error
             counts["records"] += codec.count((0, group))
             counts["bytes"] += len(block)
             yield codec.group((0, group))

@@ -4,7 +4,8 @@ A map attempt writes its blocks into one file, once, front to back, with an inde
 each *section*, the partitions that one reduce task serves: the name of the file.  It is the same for all attempts that
 place the same rows, in whatever order: the name has a digest of the keys and of each partition's rows.  So an attempt
 replaces the file of the one before, a reader finds that of either, and Spark, which compares what attempts give, sees
-no difference.  Where tasks cannot read each other's files, blocks go through Spark.  docs/format.md draws it all.
+no difference.  Files of other hosts are read from their file servers (:mod:`.file_server`, :mod:`.fetching`).  Where
+there can be no files, blocks go through Spark.  docs/format.md draws it all.
 
 Source: Flink's sort-merge blocking shuffle (FLIP-148), one data file and an index for each producer; here the names go
 through Spark's shuffle, so its lineage and retries hold for the rows.
@@ -17,7 +18,7 @@ import os
 import secrets
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import BlockCorrupt, ResourceError
@@ -71,6 +72,61 @@ class Sections:
         return range(-(-section * self.partitions // self.tasks), -(-(section + 1) * self.partitions // self.tasks))
 
 
+@dataclass(frozen=True)
+class HeldRows:
+    """Where the map tasks of an exchange keep their rows; sent to the workers.
+
+    Attributes
+    ----------
+    directories
+        With commas between several; empty: those that Spark gives its Python workers, which go with the executor.
+    service, secret
+        The name under which readers prove the secret to the application's file servers; empty: there are none, all
+        tasks see each other's files.
+    apart
+        Files of other executors are read from their servers, on the same host too: so tests have hosts enough.
+    """
+
+    directories: str = ""
+    service: str = ""
+    secret: bytes = field(default=b"", repr=False)
+    apart: bool = False
+
+    def roots(self) -> list[str]:
+        """The directories of this task's executor in which exchanges have folders.
+
+        Where executors have servers, each has directories of its own, which its server removes with it.
+        """
+        given = _split(self.directories)
+        if not self.service:
+            return [os.path.join(each, FOLDER) for each in given]
+        own = executor_directories()
+        if not given:
+            return [os.path.join(each, FOLDER) for each in own]
+        return [os.path.join(each, FOLDER, os.path.basename(own[0])) for each in given]
+
+
+def executor_directories() -> list[str]:
+    """Spark's local directories of this task's executor.
+
+    Raises
+    ------
+    ResourceError
+        Spark has named none.
+    """
+    own = _split(os.environ.get("SPARK_LOCAL_DIRS", ""))
+    if not own:
+        raise ResourceError(
+            "Spark has named no local directory for this task's rows (SPARK_LOCAL_DIRS is not set in its worker): "
+            "set spark.fastbuf.fileServers=false, so that rows go through Spark's shuffle"
+        )
+    return own
+
+
+def _split(directories: str) -> list[str]:
+    return [each.strip() for each in directories.split(",") if each.strip()]
+
+
 class HeldFile:
     """The blocks of one map attempt.
 
@@ -96,6 +152,7 @@ class HeldFile:
         self._pending: list[tuple[int, Any]] = []
         self._pending_bytes = 0
         self.nbytes = 0
+        self.server = ""  #: which file server has the file, once it is known
         #: Called when the file has been made
         self.on_open: Callable[[], None] = lambda: None
 
@@ -118,8 +175,18 @@ class HeldFile:
             self._flush(self._pending)
 
     def figures(self) -> dict[str, Any]:
-        """What the driver is told: bytes, and the file's folder if there is a file."""
-        return {"bytes": self.nbytes, **({"folder": os.path.dirname(self._path)} if self._path else {})}
+        """What the driver is told: bytes; of files the action's number, and where this one is, if there are rows."""
+        told: dict[str, Any] = {"bytes": self.nbytes, **({"run": self._run} if self._root else {})}
+        if self._path:
+            told["folder"] = os.path.dirname(self._path)
+        if self.server:
+            told["server"] = self.server
+        return told
+
+    @property
+    def has_file(self) -> bool:
+        """Whether there are rows in a file."""
+        return bool(self._path)
 
     def ready(self) -> Iterator[Row]:
         """Blocks that have to go to Spark before the end, so that memory stays bounded."""
@@ -229,10 +296,9 @@ def run_of_task(context: Any) -> int:
     return int(execution) if execution else -1 - int(context.stageId())
 
 
-def root_of(directories: str, exchange: str, number: int) -> str:
-    """The directory of an exchange's files for map task ``number``: one of several, with commas between them."""
-    choices = [each.strip() for each in directories.split(",") if each.strip()]
-    return os.path.join(choices[number % len(choices)], FOLDER, exchange) if choices else ""
+def root_of(roots: list[str], exchange: str, number: int) -> str:
+    """The directory of an exchange's files for map task ``number``: in one of several."""
+    return os.path.join(roots[number % len(roots)], exchange)
 
 
 def batches_of(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
@@ -270,8 +336,15 @@ class Description:
     ----------
     data
         What :class:`HeldFile` gave to Spark: a description, or a block of a section of one partition.
-    root
-        Gives the directory of the files, by the number of the map task.
+
+    Attributes
+    ----------
+    block
+        The block; None: there is a file.
+    with_rows
+        How many of the section's partitions have rows.
+    run, number, digest
+        What names the file.
 
     Raises
     ------
@@ -279,93 +352,110 @@ class Description:
         These bytes are no description that this version reads.
     """
 
-    def __init__(self, data: Any, root: Callable[[int], str]) -> None:
-        self._block = memoryview(data).cast("B")
-        self._path = ""
-        self.section = 0
-        if self._block[:4] == BLOCK_MAGIC:
+    __slots__ = ("block", "digest", "number", "run", "section", "with_rows")
+
+    def __init__(self, data: Any) -> None:
+        view = memoryview(data).cast("B")
+        self.block: memoryview | None = None
+        self.section, self.with_rows, self.run, self.number, self.digest = 0, 0, 0, 0, b""
+        if view[:4] == BLOCK_MAGIC:
+            self.block = view
             return
         try:
-            magic, version, *about = _DESCRIPTION.unpack(self._block)
+            magic, version, *about = _DESCRIPTION.unpack(view)
         except struct.error as error:
-            raise BlockCorrupt(f"a description of {self._block.nbytes} bytes: it has {_DESCRIPTION.size}") from error
+            raise BlockCorrupt(f"a description of {view.nbytes} bytes: it has {_DESCRIPTION.size}") from error
         if magic != MAGIC or version != VERSION:
             raise BlockCorrupt(f"a description begins with {magic!r}, version {version}: this fastbuf reads {VERSION}")
-        self.section, self._with_rows, run, self._number, self._digest = about
-        self._path = file_of(root(self._number), run, self._number, self._digest)
+        self.section, self.with_rows, self.run, self.number, self.digest = about
 
-    def blocks(self, partition: int) -> Iterator[bytes | memoryview]:
-        """The blocks of one of the section's partitions.
+
+class Spoilt(Exception):
+    """A file is not as it was written; the text goes on after its name."""
+
+
+class WrittenFile:
+    """The file of a map attempt, to be read.
+
+    Raises
+    ------
+    OSError
+        It cannot be opened.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def __enter__(self) -> WrittenFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
+
+    def spans(self, partition: int, digest: bytes) -> tuple[list[int], list[int]]:
+        """Offsets and lengths of the blocks of a partition.
 
         Raises
         ------
-        HeldRowsLost
-            The file is gone, or is another.
+        Spoilt
+            It is another file, or a part of one.
         """
-        if not self._path:
-            yield self._block
-            return
-        if not self._with_rows:
-            return
-        try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise self._lost(f"cannot be opened: {error.strerror}") from error
-        try:
-            yield from self._read_blocks(fd, partition)
-        finally:
-            os.close(fd)
-
-    def _read_blocks(self, fd: int, partition: int) -> Iterator[memoryview]:
         import numpy as np
 
-        size = os.fstat(fd).st_size
-        footer = self._read(fd, max(0, size - _FOOTER.size), _FOOTER.size)
-        digest, index, partitions, version, magic = _FOOTER.unpack(footer)
-        if (magic, version, digest) != (MAGIC, VERSION, self._digest):
-            raise self._lost("does not end as it was written")
+        size = os.fstat(self.fd).st_size
+        footer = self.read(max(0, size - _FOOTER.size), _FOOTER.size)
+        written, index, partitions, version, magic = _FOOTER.unpack(footer)
+        if (magic, version, written) != (MAGIC, VERSION, digest) or partition >= partitions:
+            raise Spoilt("does not end as it was written")
         places = size - _FOOTER.size - 4 * (partitions + 1)
-        start, stop = np.frombuffer(self._read(fd, places + 4 * partition, 8), "<u4").tolist()
+        start, stop = np.frombuffer(self.read(places + 4 * partition, 8), "<u4").tolist()
         if not start <= stop <= (places - index) // ENTRY_BYTES:
-            raise self._lost("has another index than it was written with")
-        entries = np.frombuffer(self._read(fd, index + start * ENTRY_BYTES, (stop - start) * ENTRY_BYTES), ENTRY)
-        offsets, lengths = entries["offset"].tolist(), entries["length"].tolist()
-        at = 0
-        while at < len(offsets):
-            after, end = at + 1, offsets[at] + lengths[at]
-            while after < len(offsets) and offsets[after] == end and end - offsets[at] < READ_BYTES:
-                end += lengths[after]
-                after += 1
+            raise Spoilt("has another index than it was written with")
+        entries = np.frombuffer(self.read(index + start * ENTRY_BYTES, (stop - start) * ENTRY_BYTES), ENTRY)
+        if (entries["offset"] > index).any() or (entries["length"] > index - entries["offset"]).any():
+            raise Spoilt("has blocks behind its end")
+        return entries["offset"].tolist(), entries["length"].tolist()
+
+    def blocks(self, partition: int, digest: bytes) -> Iterator[memoryview]:
+        """The blocks of a partition; raises :class:`Spoilt` as ``spans``."""
+        offsets, lengths = self.spans(partition, digest)
+        for at, after in neighbours(offsets, lengths, READ_BYTES):
             begin = offsets[at]
-            data = memoryview(self._read(fd, begin, end - begin))
+            data = memoryview(self.read(begin, offsets[after - 1] + lengths[after - 1] - begin))
             for i in range(at, after):
                 yield data[offsets[i] - begin : offsets[i] - begin + lengths[i]]
-            at = after
 
-    def _read(self, fd: int, offset: int, length: int) -> bytes:
-        try:
-            data = os.pread(fd, length, offset)
-            while len(data) < length:  # a signal, or the end
-                more = os.pread(fd, length - len(data), offset + len(data))
-                if not more:
-                    raise self._lost(f"has {offset + len(data)} bytes: some are missing")
-                data += more
-        except OSError as error:
-            raise self._lost(f"cannot be read: {error.strerror}") from error
+    def read(self, offset: int, length: int) -> bytes:
+        """So many bytes; raises :class:`Spoilt` if they are not there."""
+        data = os.pread(self.fd, length, offset)
+        while len(data) < length:  # a signal, or the end
+            more = os.pread(self.fd, length - len(data), offset + len(data))
+            if not more:
+                raise Spoilt(f"has {offset + len(data)} bytes: some are missing")
+            data += more
         return data
 
-    def _lost(self, why: str) -> HeldRowsLost:
-        return HeldRowsLost(self._path, self._number, why)
+
+def neighbours(offsets: list[int], lengths: list[int], most: int) -> Iterator[tuple[int, int]]:
+    """Blocks that stand together in the file, of about ``most`` bytes: from which one up to which one."""
+    at = 0
+    while at < len(offsets):
+        after, end = at + 1, offsets[at] + lengths[at]
+        while after < len(offsets) and offsets[after] == end and end - offsets[at] < most:
+            end += lengths[after]
+            after += 1
+        yield at, after
+        at = after
 
 
 class HeldRowsLost(ResourceError):
     """The file of a map task cannot be read any more."""
 
-    def __init__(self, path: str, number: int, why: str) -> None:
-        self.folder = os.path.dirname(path)
+    def __init__(self, where: str, run: int, number: int, why: str) -> None:
+        self.run = run
         self.number = number
         super().__init__(
-            f"the rows of map task {number} are lost: {path} {why}. Spark makes them anew where it can replace the "
+            f"the rows of map task {number} are lost: {where} {why}. Spark makes them anew where it can replace the "
             "executor that had them; if something cleans Spark's local directories while jobs run, have it leave those "
             f"named {FOLDER}, or set spark.fastbuf.heldDirectory"
         )

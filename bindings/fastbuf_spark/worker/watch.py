@@ -211,25 +211,28 @@ class Watch(Regularly):
 _unreached: set[tuple[str, int]] = set()  # addresses that this process has tried in vain, as behind a firewall
 
 
-def _lost_rows(error: BaseException | None) -> tuple[str, int] | None:
-    """The map task whose rows a task has not found, if that is why it failed: folder and number."""
+def _lost_rows(error: BaseException | None) -> tuple[int, int] | None:
+    """The map task whose rows a task has not found, if that is why it failed: run and number."""
     while error is not None:
         if isinstance(error, HeldRowsLost):
-            return error.folder, error.number
+            return error.run, error.number
         error = error.__cause__ or error.__context__
     return None
 
 
 @contextlib.contextmanager
 def reported(
-    spec: ExchangeSpec, side: Literal["producer", "consumer"], figures: Callable[[], dict[str, Any]]
+    spec: ExchangeSpec,
+    side: Literal["producer", "consumer"],
+    figures: Callable[[], dict[str, Any]],
+    needed: bool = False,
 ) -> Iterator[Callable[[], None]]:
     """Tells the driver a task's figures once a second while the block runs, and at its end; of an error, what it says.
 
     For tasks that need the driver for nothing else: one that ends within a second connects once, at its end.  That the
-    driver cannot be told is no failure of the task; and it is tried once in a process.  The block gets a function that
-    tells the figures at once.  A map task waits at its end until the driver has heard it, since the driver compares it
-    with earlier attempts.
+    driver cannot be told is no failure of the task, unless its last words are ``needed``; and it is tried once in a
+    process.  The block gets a function that tells the figures at once.  A map task waits at its end until the driver
+    has heard it, since the driver compares it with earlier attempts.
     """
     from pyspark import TaskContext
 
@@ -248,10 +251,10 @@ def reported(
         def connected() -> Control:
             nonlocal control
             if control is None:
-                if address in _unreached:
+                if address in _unreached and not needed:
                     raise Unreached("the driver was not reached before")
                 try:
-                    control = stack.enter_context(spec.connect(REACH_S))
+                    control = stack.enter_context(spec.connect(None if needed else REACH_S))
                 except Unreached:
                     _unreached.add(address)
                     raise
@@ -276,8 +279,8 @@ def reported(
             with contextlib.suppress(Exception):
                 connected().send(report({"failed": words(error)}, _lost_rows(error)))
             raise
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(*(() if needed else (Exception,))):
             if side == "producer":
-                connected().ask(report(plain(figures()), asks=True), REACH_S)
+                connected().ask(report(plain(figures()), asks=True), spec.conf.stall_timeout if needed else REACH_S)
             else:
                 connected().send(report(plain(figures())))

@@ -18,8 +18,9 @@ from fastbuf.errors import BlockCorrupt, ResourceError
 from fastbuf.serializers.block import MAGIC as BLOCK_MAGIC
 from fastbuf_spark import pyspark_private
 from fastbuf_spark.driver.held import SWEEP_S, HeldRuns
+from fastbuf_spark.protocol import Files, FromDriver, Remove, Serves
 from fastbuf_spark.worker import held
-from fastbuf_spark.worker.held import Description, HeldFile, HeldRowsLost, Sections, batches_of
+from fastbuf_spark.worker.held import Description, HeldFile, HeldRows, Sections, Spoilt, WrittenFile, batches_of
 
 Blocks = list[tuple[int, bytes]]
 DIGEST = b"digested"
@@ -41,9 +42,13 @@ def read(described: list[tuple[int, bytes]], sections: Sections, root: Path) -> 
     """The blocks of each partition, as the task of its section finds them."""
     found = defaultdict(list)
     for section, data in described:
-        description = Description(data, lambda number: str(root))
+        about = Description(data)
         for partition in sections.range(section):
-            found[partition] += [bytes(block) for block in description.blocks(partition)]
+            if about.block is not None:
+                found[partition].append(bytes(about.block))
+            elif about.with_rows:
+                with WrittenFile(held.file_of(str(root), about.run, about.number, about.digest)) as file:
+                    found[partition] += [bytes(block) for block in file.blocks(partition, about.digest)]
     return {partition: blocks for partition, blocks in found.items() if blocks}
 
 
@@ -152,7 +157,6 @@ def test_writes_that_stop_in_the_middle_go_on(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda path: path.unlink(), "No such file"),
         (lambda path: os.truncate(path, 5000), "does not end as it was written"),
         (lambda path: os.truncate(path, 20), "has 20 bytes: some are missing"),
         (lambda path: path.write_bytes(bytes(path.stat().st_size)), "does not end as it was written"),
@@ -164,19 +168,17 @@ def test_a_file_that_is_not_as_it_was(tmp_path: Path, spoil: Any, words: str) ->
     described = written(tmp_path, sections, [(0, bytes(held.PENDING_BYTES)), (1, bytes(9000))])
     (path,) = (tmp_path / "7").iterdir()
     spoil(path)
-    with pytest.raises(HeldRowsLost, match=rf"the rows of map task 3 are lost: .*({words})") as caught:
+    with pytest.raises(Spoilt, match=words):
         read(described, sections, tmp_path)
-    assert (caught.value.folder, caught.value.number) == (str(tmp_path / "7"), 3)
 
 
 def test_descriptions_of_another_version(tmp_path: Path) -> None:
     ((_, data),) = written(tmp_path, Sections(1, 1), [(0, bytes(40))])
     assert data == b"FBHD" + struct.pack("<HxxIIiI", 1, 0, 1, 7, 3) + DIGEST, "as docs/format.md draws it"
-    root = lambda number: ""  # noqa: E731
     with pytest.raises(BlockCorrupt, match="this fastbuf reads 1"):
-        Description(data[:4] + b"\x02" + data[5:], root)
+        Description(data[:4] + b"\x02" + data[5:])
     with pytest.raises(BlockCorrupt, match="a description of 20 bytes: it has 32"):
-        Description(data[:20], root)
+        Description(data[:20])
 
 
 def test_a_file_is_as_the_docs_draw_it(tmp_path: Path) -> None:
@@ -187,23 +189,41 @@ def test_a_file_is_as_the_docs_draw_it(tmp_path: Path) -> None:
     assert data == b"lastfirstmore" + entries + starts + DIGEST + struct.pack("<QIHxx", 13, 3, 1) + b"FBHD"
 
 
-def test_several_directories_are_dealt_by_task() -> None:
-    assert [held.root_of("/a, /b", "x", number) for number in range(3)] == [
-        f"/{which}/{held.FOLDER}/x" for which in "aba"
-    ]
-    assert held.root_of("", "x", 0) == ""
+def test_several_directories_are_dealt_by_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    roots = HeldRows("/a, /b").roots()
+    assert [held.root_of(roots, "x", number) for number in range(3)] == [f"/{which}/{held.FOLDER}/x" for which in "aba"]
+    # With a server of its own, each executor has directories of its own
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/one/blockmgr-1,/two/blockmgr-2")
+    assert HeldRows("", "service").roots() == [f"/one/blockmgr-1/{held.FOLDER}", f"/two/blockmgr-2/{held.FOLDER}"]
+    assert HeldRows("/ram", "service").roots() == [f"/ram/{held.FOLDER}/blockmgr-1"]
+    monkeypatch.delenv("SPARK_LOCAL_DIRS")
+    with pytest.raises(ResourceError, match=r"SPARK_LOCAL_DIRS is not set.*spark.fastbuf.fileServers=false"):
+        HeldRows("", "service").roots()
+
+
+class Peer:
+    """The connection of a file server."""
+
+    def __init__(self) -> None:
+        self.sent: list[FromDriver] = []
+
+    def send(self, message: FromDriver) -> None:
+        self.sent.append(message)
 
 
 def test_files_go_with_the_shuffle_that_they_are_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     garbage: set[int] = set()
     reference = lambda stage: SimpleNamespace(refersTo=lambda nothing: stage in garbage)  # noqa: E731
     monkeypatch.setattr(pyspark_private, "shuffle_of", lambda sc, stage: reference(stage))
-    runs, sc = HeldRuns(), SimpleNamespace(applicationId="app")
+    runs, sc, server, other = HeldRuns(), SimpleNamespace(applicationId="app"), Peer(), Peer()
+    runs.serves(Serves("s1", "a", 1, ("/r",)), server)
+    runs.serves(Serves("s2", "b", 2, ("/r",)), other)
+    runs.gone(other)
     folders = [tmp_path / held.FOLDER / "x" / str(stage) for stage in (1, 2)]
     for stage, folder in enumerate(folders, 1):
         folder.mkdir(parents=True)
         (folder / "0-abc").touch()
-        runs.add(sc, stage, str(folder))
+        runs.add(sc, "x", stage, 0, {"folder": str(folder), "run": stage, **({"server": "s1"} if stage == 1 else {})})
     garbage.add(1)
     runs.sweep(SWEEP_S + 1)
     assert [folder.exists() for folder in folders] == [False, True]
@@ -212,4 +232,32 @@ def test_files_go_with_the_shuffle_that_they_are_of(tmp_path: Path, monkeypatch:
     assert folders[1].exists(), "it is not asked again so soon"
     runs.sweep(3 * SWEEP_S)
     assert not list(tmp_path.iterdir())
-    assert runs.stages(str(folders[1])) == []
+    assert runs.stages("x", 2) == []
+    assert server.sent == [Remove("x/1")], "there is nothing of the other run"
+    assert not other.sent
+
+
+def test_readers_are_told_who_has_which_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark_private, "shuffle_of", lambda sc, stage: None)
+    runs, sc, near, far = HeldRuns(), SimpleNamespace(applicationId="app"), Peer(), Peer()
+    assert runs.where("x", 5) == Files((), ())
+
+    def told(number: int, server: str, run: int = 5) -> None:
+        runs.add(sc, "x", 7, number, {"folder": f"/nowhere/{server}", "run": run, "server": server})
+
+    runs.serves(Serves("s1", "near", 1, ("/r1",)), near)
+    runs.serves(Serves("s2", "far", 2, ("/r2", "/q2")), far)
+    told(3, "s2")
+    told(0, "s1")
+    told(1, "s3")  # nobody knows it
+    told(0, "s1", run=6)
+    servers = (("far", 2, ("/r2", "/q2")), ("near", 1, ("/r1",)))
+    assert runs.where("x", 5) == Files(servers, (1, -1, -1, 0))
+    assert runs.where("x", 6) == Files(servers[1:], (0,))
+    assert runs.where("y", 5) == Files((), ())
+    told(3, "s1")  # another attempt: the last one counts, unless its server is gone
+    assert runs.where("x", 5).at == (0, -1, -1, 0)
+    runs.gone(near)
+    assert runs.where("x", 5) == Files(servers, (1, -1, -1, 0))
+    runs.serves(Serves("s1", "near", 9, ("/r1",)), near)  # it has come again
+    assert runs.where("x", 5) == Files((("near", 9, ("/r1",)),), (0, -1, -1, 0))

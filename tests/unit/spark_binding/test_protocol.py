@@ -32,6 +32,8 @@ SAMPLES: dict[str, list[Any]] = {
         protocol.Heard(),
         protocol.Stop(),
         protocol.Abort("why"),
+        protocol.Files((("h", 1, ("/a", "/b")), ("i", 2, ("/c",))), (0, -1, 1)),
+        protocol.Remove("x1/7"),
     ],
     "worker": [
         protocol.Proof("x1", "n", "p"),
@@ -46,7 +48,9 @@ SAMPLES: dict[str, list[Any]] = {
         protocol.ConsumerDone({"records": 1}, None),
         protocol.ConsumerFailed("why"),
         protocol.RunFailed("why"),
-        protocol.Report("producer", 1, 2, 3, {"bytes": 7}, ("/held/1", 4), True),
+        protocol.Report("producer", 1, 2, 3, {"bytes": 7}, (7, 4), True),
+        protocol.Serves("s1", "h", 1, ("/a", "/b")),
+        protocol.Where(7),
     ],
 }
 

@@ -198,9 +198,9 @@ def test_one_that_runs_again_before_the_consumers_begin_is_not_refused() -> None
 
 def test_a_lost_task_that_an_adaptive_plan_runs_again_as_another_stage() -> None:
     told, refused = refusals()
-    told(1, "producer", 0, 7, digest="a", folder="x/5", now=1.0)
+    told(1, "producer", 0, 7, digest="a", run=5, now=1.0)
     told(2, "consumer", 0, 8, elapsed=0.1, now=2.0)
-    told(3, "producer", 0, 9, digest="c", folder="x/5", now=3.0)
+    told(3, "producer", 0, 9, digest="c", run=5, now=3.0)
     assert [stage for stage, _ in refused] == [9]
 
 

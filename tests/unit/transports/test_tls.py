@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,10 +14,10 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import OPENSSL, authority, host
 from flood import FLOOD, Flood
 from left_behind import nothing_left
 from promises import Reactions, own_time
@@ -30,37 +29,8 @@ from fastbuf.transports import handshake
 from fastbuf.transports.tls import TlsEnds
 
 ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
-OPENSSL = shutil.which("openssl")
 
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="the openssl command makes the certificates")
-
-
-def openssl(*arguments: str) -> None:
-    subprocess.run([str(OPENSSL), *arguments], check=True, capture_output=True, timeout=30)
-
-
-def authority(folder: Path, name: str) -> tuple[Path, Path]:
-    key, certificate = folder / f"{name}.key", folder / f"{name}.pem"
-    openssl(
-        *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"),
-        *("-subj", f"/CN={name}", "-keyout", str(key), "-out", str(certificate)),
-    )
-    return key, certificate
-
-
-def host(folder: Path, name: str, signer: tuple[Path, Path], names: str) -> fb.TlsConfig:
-    """A certificate for a host of those names."""
-    key, request, certificate, extra = (folder / f"{name}.{end}" for end in ("key", "csr", "pem", "ext"))
-    openssl(
-        *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}"),
-        *("-keyout", str(key), "-out", str(request)),
-    )
-    extra.write_text(f"subjectAltName={names}\n")
-    openssl(
-        *("x509", "-req", "-in", str(request), "-CA", str(signer[1]), "-CAkey", str(signer[0]), "-CAcreateserial"),
-        *("-days", "2", "-extfile", str(extra), "-out", str(certificate)),
-    )
-    return fb.TlsConfig(str(certificate), str(key), str(signer[1]))
 
 
 @pytest.fixture(scope="module")
