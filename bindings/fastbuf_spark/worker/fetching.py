@@ -21,12 +21,25 @@ from itertools import pairwise
 from typing import Any
 
 from fastbuf.errors import AuthenticationError, BlockCorrupt, ProtocolError
-from fastbuf.json_frames import Unpacker, pack, same
+from fastbuf.json_frames import same
 from fastbuf.transports.addresses import connect
+from fastbuf_spark.messages import Unpacker
 from fastbuf_spark.protocol import Files, Where
 from fastbuf_spark.spec import ExchangeSpec
 from fastbuf_spark.wire import prepare, proof
-from fastbuf_spark.worker.file_server import ANSWER, LENGTH_BYTES, LOST, MOST_BLOCKS, REQUEST, VERSION, receive
+from fastbuf_spark.worker.file_server import (
+    ANSWER,
+    LENGTH_BYTES,
+    LOST,
+    MOST_BLOCKS,
+    REQUEST,
+    VERSION,
+    FromServer,
+    Greeting,
+    Proof,
+    Welcome,
+    receive,
+)
 from fastbuf_spark.worker.held import READ_BYTES, Description, HeldRowsLost, Spoilt, WrittenFile, file_of, root_of
 
 AHEAD = 16  #: requests under way
@@ -250,15 +263,13 @@ class _Connection:
                 secured.patience = conf.stall_timeout
             else:
                 sock.settimeout(conf.stall_timeout)
-            unpacker = Unpacker()
-            hello = receive(sock, unpacker, "hello")
-            if hello.get("version") != VERSION:
+            unpacker = Unpacker(FromServer)
+            greeting = receive(sock, unpacker, Greeting)
+            if greeting.version != VERSION:
                 raise ProtocolError(f"{_name(server)} is of another version of fastbuf: install one version everywhere")
-            nonce, theirs = secrets.token_hex(16), str(hello.get("nonce"))
-            mine = proof(held.secret, "reader", theirs, nonce, held.service)
-            sock.sendall(pack({"op": "hello", "version": VERSION, "nonce": nonce, "proof": mine}))
-            welcome = receive(sock, unpacker, "welcome")
-            if not same(welcome.get("proof"), proof(held.secret, "server", theirs, nonce, held.service)):
+            nonces = greeting.nonce, (nonce := secrets.token_hex(16)), held.service
+            sock.sendall(Proof(nonce, proof(held.secret, "reader", *nonces)).encode())
+            if not same(receive(sock, unpacker, Welcome).proof, proof(held.secret, "server", *nonces)):
                 raise AuthenticationError(f"{_name(server)} does not know the application's secret")
             failing.pop_all()
         self._sock, self._is_plain = sock, tls is None

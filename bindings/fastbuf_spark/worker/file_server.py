@@ -2,9 +2,9 @@
 
 ::
 
-    server -> reader   {"op": "hello", "version": 1, "nonce": N1}
-    reader -> server   {"op": "hello", "version": 1, "nonce": N2, "proof": P("reader")}
-    server -> reader   {"op": "welcome", "proof": P("server")}
+    server -> reader   Greeting
+    reader -> server   Proof
+    server -> reader   Welcome
     reader -> server   REQUEST  exchange, run, map task, digest, partition, first block
     server -> reader   ANSWER   status, blocks, bytes; the length of each block (u64); the blocks
 
@@ -32,15 +32,16 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
 from fastbuf.config import TlsConfig
 from fastbuf.errors import FastbufError, ProtocolError, ResourceError
 from fastbuf.exchange.named_thread import start_thread
-from fastbuf.json_frames import Unpacker, pack, same
+from fastbuf.json_frames import same
 from fastbuf.transports.addresses import host_of, listen
 from fastbuf.transports.strangers import Stranger, Strangers
+from fastbuf_spark.messages import Message, Unpacker
 from fastbuf_spark.protocol import Remove, Serves
 from fastbuf_spark.spec import ExchangeSpec
 from fastbuf_spark.wire import prepare, proof
@@ -78,6 +79,40 @@ from fastbuf_spark.worker.file_server import main
 main(job)
 """
 _RUN = re.compile(r"[0-9a-f]{32}/-?[0-9]+")
+
+
+M = TypeVar("M", bound=Message)
+
+
+class FromServer(Message, speaker="a file server"):
+    """What a file server says before requests."""
+
+
+@dataclass(frozen=True)
+class Greeting(FromServer):
+    """Greets whoever connects."""
+
+    version: int
+    nonce: str
+
+
+@dataclass(frozen=True)
+class Welcome(FromServer):
+    """The server knows the secret too."""
+
+    proof: str
+
+
+class FromReader(Message, speaker="a reader"):
+    """What a reader says before requests."""
+
+
+@dataclass(frozen=True)
+class Proof(FromReader):
+    """The reader knows the secret."""
+
+    nonce: str
+    proof: str
 
 
 class Finder:
@@ -336,21 +371,14 @@ class FileServer:
             assert isinstance(made, ForkSafeSocket)
             reader.sock, made.patience = made, PROOF_S
             made.do_handshake()
-        nonce = secrets.token_hex(16)
-        unpacker = Unpacker()
-        send_all(reader.sock, pack({"op": "hello", "version": VERSION, "nonce": nonce}))
-        hello = receive(reader.sock, unpacker, "hello")
+        nonce, unpacker = secrets.token_hex(16), Unpacker(FromReader)
+        send_all(reader.sock, Greeting(VERSION, nonce).encode())
+        said = receive(reader.sock, unpacker, Proof)
         reader.heard = True
-        theirs = str(hello.get("nonce", ""))
-        if hello.get("version") != VERSION or not same(
-            hello.get("proof"), proof(self._secret, "reader", nonce, theirs, self._service)
-        ):
+        if not same(said.proof, proof(self._secret, "reader", nonce, said.nonce, self._service)):
             raise ProtocolError("a reader could not prove the secret")
         self._admit(reader)
-        send_all(
-            reader.sock,
-            pack({"op": "welcome", "proof": proof(self._secret, "server", nonce, theirs, self._service)}),
-        )
+        send_all(reader.sock, Welcome(proof(self._secret, "server", nonce, said.nonce, self._service)).encode())
         if self._tls is None:
             reader.sock.settimeout(None)
         else:
@@ -398,12 +426,12 @@ def send_all(sock: socket.socket, data: bytes) -> None:
         view = view[sock.send(view) :]
 
 
-def receive(sock: socket.socket, unpacker: Unpacker, op: str) -> dict[str, Any]:
+def receive(sock: socket.socket, unpacker: Unpacker[Any], kind: type[M]) -> M:
     """The next message, which must be of that kind; not a byte behind it is read."""
     while (message := unpacker.next()) is None:
         unpacker.feed(_exactly(sock, 1))
-    if not isinstance(message, dict) or message.get("op") != op:
-        raise ProtocolError(f"no {op} came")
+    if not isinstance(message, kind):
+        raise ProtocolError(f"{message.op} came, not {kind.op}")
     return message
 
 

@@ -31,7 +31,7 @@ from fastbuf_spark.protocol import Files, Remove, Where
 from fastbuf_spark.spec import ExchangeSpec
 from fastbuf_spark.worker import fetching, file_server
 from fastbuf_spark.worker.fetching import Fetcher
-from fastbuf_spark.worker.file_server import NAME, REQUEST, FileServer, Finder
+from fastbuf_spark.worker.file_server import NAME, REQUEST, FileServer, Finder, Proof
 from fastbuf_spark.worker.held import FOLDER, Description, HeldFile, HeldRows, HeldRowsLost, Sections, root_of
 
 EXCHANGE, SERVICE, SECRET = "0123456789abcdef" * 2, "held-1", b"s" * 32
@@ -216,7 +216,8 @@ def test_who_does_not_know_the_secret_gets_nothing(hosts: Hosts) -> None:
     with pytest.raises(HeldRowsLost, match="the connection has ended"):
         list(Fetcher(spec(hosts.driver, other), 0).blocks(hosts.of(0)))
     request = REQUEST.pack(bytes.fromhex(EXCHANGE), 7, 0, DIGEST, 0, 0)
-    for words in (request, pack({"op": "hello", "version": 1, "nonce": "n"}), pack([]), b"\xff" * 64, pack({"op": 7})):
+    hello = pack({"op": "greeting", "version": 1, "nonce": "n"})
+    for words in (request, hello, Proof("n", "p").encode(), pack([]), b"\xff" * 64, pack({"op": 7})):
         with socket.create_connection(server.address, timeout=30) as stranger:
             stranger.sendall(words)
             got = b""
