@@ -58,6 +58,54 @@ class KillsExecutor:
                 os.kill(executor, signal.SIGKILL)
 
 
+class KillsServer:
+    """Kills once the file server of its executor, before anything is read."""
+
+    def __init__(self, mark: str, partition: int = 0) -> None:
+        self.mark = mark
+        self.partition = partition
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import contextlib
+        import glob
+        import signal
+
+        from pyspark import TaskContext
+
+        context: Any = TaskContext.get()
+        if context.partitionId() == self.partition and not os.path.exists(self.mark):
+            (own,) = glob.glob(f"{os.environ['SPARK_LOCAL_DIRS'].split(',')[0]}/fastbuf-held/server-*")
+            for folder in glob.glob("/proc/[0-9]*"):
+                with contextlib.suppress(OSError):  # it is another user's, or has ended
+                    if own in [os.readlink(fd) for fd in glob.glob(f"{folder}/fd/*")]:
+                        os.kill(int(folder.removeprefix("/proc/")), signal.SIGKILL)
+                        with open(self.mark, "w") as mark:
+                            mark.write(own)
+        yield from batches
+
+
+class SpoilsRows:
+    """Changes once, before anything is read, a byte of a file that a map task has written."""
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import glob
+
+        if not os.path.exists(self.mark):
+            folder = os.environ["SPARK_LOCAL_DIRS"].split(",")[0]
+            path = glob.glob(f"{folder}/fastbuf-held/*/*/*")[0]
+            with open(path, "r+b") as file:
+                file.seek(100)
+                byte = file.read(1)
+                file.seek(100)
+                file.write(bytes([byte[0] ^ 1]))
+            with open(self.mark, "w") as mark:
+                mark.write(path)
+        yield from batches
+
+
 class DeletesRows:
     """Removes once, before anything is read, the file that one map task has written."""
 
@@ -97,9 +145,16 @@ def stage(how: dict[str, Any] | None) -> Callable[[Any], Any]:
     """The function that a case asks for."""
     if how is None:
         return same
-    return {"slow": Slow, "kill": KillsExecutor, "delete": DeletesRows, "salt": Salts}[how["kind"]](
-        **{k: v for k, v in how.items() if k != "kind"}
-    )
+    kinds: dict[str, Callable[..., Any]] = {
+        "slow": Slow,
+        "kill": KillsExecutor,
+        "server": KillsServer,
+        "spoil": SpoilsRows,
+        "delete": DeletesRows,
+        "salt": Salts,
+    }
+    made: Callable[[Any], Any] = kinds[how["kind"]](**{k: v for k, v in how.items() if k != "kind"})
+    return made
 
 
 def placed(df: Any) -> pa.Table:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import re
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 from clusters import drive
@@ -17,7 +21,9 @@ from nights import nightly
 from test_clusters import MOST_S, TWO, right, shuffle
 
 import fastbuf_spark as fbs
+from fastbuf_spark.driver import checks
 from fastbuf_spark.driver import held as driver_held
+from fastbuf_spark.worker.file_server import NAME
 from fastbuf_spark.worker.held import FOLDER
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -102,6 +108,55 @@ def test_encrypted_shuffles_have_no_files(spark: Any) -> None:
         spark.sparkContext._conf.set("spark.io.encryption.enabled", "false")
 
 
+def servers(spark: Any) -> list[psutil.Process]:
+    """The file servers of this Spark's driver: they hold a lock on a file in its directories."""
+    own = spark.sparkContext.range(0, 1, 1, 1).map(lambda _: os.environ["SPARK_LOCAL_DIRS"].split(",")).first()
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if NAME in process.cmdline() and any(own[0] in file.path for file in process.open_files()):
+                found.append(process)
+    return found
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if each executor were on a host of its own."""
+    monkeypatch.setenv(checks.APART, "1")
+
+
+def test_rows_from_file_servers(spark: Any, apart: None, placed: Callable[[Any], pa.Table]) -> None:
+    """Spark's own rows in Spark's own places, for every verb; one server for all, and its loss is told."""
+    df = wide(spark).selectExpr("id % 1009 as k", "id", "s")
+    assert placed(fbs.repartition(df, 5, "k")).equals(placed(df.repartition(5, "k")))
+    (server,) = servers(spark)
+    assert placed(fbs.repartition(df, 3)).num_rows == ROWS
+    grouped = fbs.group_by(df, "k", num_partitions=3).apply_in_pandas(lambda pdf: pdf.head(1)[["k"]], "k long")
+    assert sorted(row.k for row in grouped.collect()) == list(range(1009))
+    assert fbs.pipeline(df).shuffle("k", partitions=100).count() == ROWS, "tasks of many partitions"
+    pairs = spark.sparkContext.range(0, 20_000, 1, 3).map(lambda n: (n % 7, n))
+    assert sorted((k, sum(v)) for k, v in fbs.group_by_key(pairs, 2).collect()) == sorted(
+        pairs.reduceByKey(lambda a, b: a + b).collect()
+    )
+    assert servers(spark) == [server]
+    path = next(Path(file.path).parent for file in server.open_files())
+    assert path.name == FOLDER
+    assert list(path.glob("*/*/*")), "files of what was not collected yet"
+
+    def without_server(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+        yield from batches
+
+    number = server.pid
+    failing = fbs.map_in_arrow(wide(spark), without_server, PLAIN, keys="id", num_partitions=1)
+    words = r"the rows of map task \d are lost: the file server at .* cannot be reached: .*; executors must reach each"
+    with pytest.raises(Exception, match=words):
+        failing.collect()
+    assert fbs.repartition(wide(spark), 1, "id").count() == ROWS
+    assert servers(spark) != [server]
+
+
 @nightly
 def test_lost_files_and_executors_are_made_anew(tmp_path: Path) -> None:
     """Executors killed on both sides, files that somebody deletes; and keys that differ each time are told by name."""
@@ -124,6 +179,54 @@ def test_lost_files_and_executors_are_made_anew(tmp_path: Path) -> None:
         assert (tmp_path / str(number)).exists(), "nothing was killed or deleted"
     # Spark 4.2 and later see it too, and may be first
     assert re.search("ran again and placed its rows otherwise|indeterminate output", salted["error"])
+
+
+@pytest.fixture
+def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Settings of clusters whose executors are as if each were on a host of its own; in the end nothing is left."""
+    monkeypatch.setenv(checks.APART, str(tmp_path))
+    local = tmp_path / "local"
+    local.mkdir()
+    yield {"spark.task.maxFailures": "4", "spark.local.dir": str(local)}
+    assert not in_the_end(lambda: marked(str(tmp_path)), lambda found: not found), "processes that are left"
+    assert not list(local.rglob(FOLDER)), "files that are left"
+
+
+def marked(value: str) -> list[str]:
+    """Processes that were started with this in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(checks.APART) == value:
+                found.append(" ".join(process.cmdline())[:200])
+    return found
+
+
+@nightly
+def test_servers_rows_and_executors_that_go(tmp_path: Path, far: dict[str, str]) -> None:
+    """Each is made anew, between executors that read each other's rows from file servers alone."""
+    more = {"rows": 90_000, "tasks": 4}
+
+    def mark(number: int) -> str:
+        return str(tmp_path / str(number))
+
+    cases = [
+        {"case": "warm", "tasks": 2, "executors": 2},
+        shuffle("auto", 3, **more),
+        {"case": "pairs", "mode": "blocking", "partitions": 3},
+        shuffle("auto", 3, after={"kind": "server", "mark": mark(1)}, **more),
+        shuffle("auto", 3, after={"kind": "spoil", "mark": mark(2)}, **more),
+        shuffle("auto", 3, before={"kind": "kill", "mark": mark(3), "partition": 1}, **more),
+        shuffle("auto", 3, after={"kind": "kill", "mark": mark(4), "partition": 2}, **more),
+        shuffle("auto", 3, **more),
+    ]
+    _, first, pairs, *lost, last = drive(TWO, cases, far, seconds=MOST_S)
+    right(first, "blocking", 90_000)
+    assert pairs == {"as_spark": True, "rows": 5_000}
+    for number, answer in enumerate(lost, 1):
+        right(answer, "blocking", 90_000)
+        assert Path(mark(number)).exists(), "nothing was killed or changed"
+    right(last, "blocking", 90_000)
 
 
 @nightly

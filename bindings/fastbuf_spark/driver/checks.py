@@ -17,7 +17,7 @@ from fastbuf_spark.pyspark_private import concurrent_tasks, is_pinned, is_stoppe
 from fastbuf_spark.worker.held import HeldRows
 
 _LOCAL = re.compile(r"local(?:\[\s*([0-9]+|\*)\s*(?:,\s*([0-9]+)\s*)?\])?$")
-APART = "FASTBUF_EXECUTORS_APART"  #: in the environment: tests on one host treat each executor as a host of its own
+APART = "FASTBUF_EXECUTORS_APART"  #: in the environment: tests on one host have file servers, and read from them alone
 ENCRYPTED = "spark.io.encryption.enabled"
 MOST_TASKS = 4  #: for each core of a machine: consumers wait most of the time, but each has a process
 MAX_PARTITIONS = 1 << 30  #: limit of a division of a 32-bit hash

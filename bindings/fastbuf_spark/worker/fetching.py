@@ -151,8 +151,8 @@ class Fetcher:
         if not self._served:
             roots = self._held.roots()
         else:
-            known = self._place(file)
-            if known is None or (self._held.apart and known[1] != self._held.roots()):
+            known = None if self._held.apart else self._place(file)
+            if known is None:
                 return ""
             roots = known[1]
         return file_of(root_of(roots, self._spec.exchange, file.number), file.run, file.number, file.digest)

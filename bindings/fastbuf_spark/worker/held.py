@@ -84,7 +84,7 @@ class HeldRows:
         The name under which readers prove the secret to the application's file servers; empty: there are none, all
         tasks see each other's files.
     apart
-        Files of other executors are read from their servers, on the same host too: so tests have hosts enough.
+        All files are read from their servers, on the same host too: so tests have hosts enough.
     """
 
     directories: str = ""
