@@ -10,9 +10,17 @@ from clusters import standalone
 from nights import nightly
 from test_clusters import MOST_S, right, shuffle, transports
 
+from fastbuf_spark.driver.checks import APART
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 WARM = {"case": "warm", "tasks": 6, "executors": 2}
 PORTS = {"port_min": 41000, "port_max": 41040}
+
+
+@pytest.fixture(autouse=True)
+def files_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These hosts share their files in truth: so held rows are read from file servers alone."""
+    monkeypatch.setenv(APART, "1")
 
 
 def test_two_hosts(tmp_path: Path) -> None:
@@ -67,9 +75,11 @@ def test_executors_that_are_still_to_come_have_slots(tmp_path: Path) -> None:
 @nightly
 def test_two_hosts_with_a_bad_network(tmp_path: Path) -> None:
     with standalone(tmp_path, bad=True) as cluster:
-        _, bad = cluster.drive([WARM, shuffle("pipelined", 4, tasks=4, rows=90_000)], seconds=MOST_S)
+        cases = [WARM, *(shuffle(mode, 4, tasks=4, rows=90_000) for mode in ("pipelined", "blocking"))]
+        _, bad, blocking = cluster.drive(cases, seconds=MOST_S)
         switch = cluster.hosts.switch
     assert "tcp" in transports(right(bad, "pipelined", 90_000))
+    right(blocking, "blocking", 90_000)
     assert switch is None or switch.lost > 0, "the network was better than it should be"
 
 
@@ -92,14 +102,18 @@ def test_the_wheel_is_shipped_as_an_archive(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["drops", "refuses"])
 def test_a_firewall_between_workers_is_named(tmp_path: Path, how: str) -> None:
     settings = {"stall_timeout": 60, "connect_timeout": 3, **PORTS}
-    cases = [WARM, shuffle("pipelined", 4, tasks=4, settings=settings), shuffle("blocking", 3)]
+    around = {"settings": {**settings, "file_servers": False}}
+    cases = [WARM, *(shuffle(mode, 4, tasks=4, settings=settings) for mode in ("pipelined", "blocking"))]
     with standalone(tmp_path) as cluster:
         cut = cluster.hosts.part if how == "drops" else cluster.hosts.refuse
         cut(PORTS["port_min"], PORTS["port_max"])
-        _, pipelined, blocking = cluster.drive(cases, seconds=MOST_S)
+        conf = {"spark.deploy.maxExecutorRetries": "-1"}
+        _, pipelined, held, blocking = cluster.drive([*cases, shuffle("blocking", 3, **around)], conf, seconds=MOST_S)
         text = pipelined["error"]
         assert pipelined["seconds"] < 60, "before anything stalls: what cannot connect says so"
         for words in (*cluster.hosts.addresses[1:], "spark.fastbuf.portMin", "41000 to 41040", "mode='blocking'"):
             assert words in text
+        for words in ("the file server at 10.213.0.", "(now 41000 to 41040)", "spark.fastbuf.fileServers=false"):
+            assert words in held["error"]
         assert ("timed out" if how == "drops" else "Permission denied") in text
     right(blocking, "blocking")
