@@ -204,6 +204,12 @@ def replace_executor(sc: Any, executor: str) -> None:
     _scala(sc).killAndReplaceExecutor(executor)
 
 
+@unless(False)
+def is_active(sc: Any, executor: str) -> bool:
+    """Whether Spark counts on an executor.  ``AppStatusStore.executorSummary``."""
+    return bool(_scala(sc).statusStore().executorSummary(executor).isActive())
+
+
 def _tasks(sc: Any, stage: int, attempt: int, most: int, *statuses: str) -> list[Any]:
     """Tasks of a stage's attempt that have one of these statuses.  ``AppStatusStore.taskList``."""
     wanted, known = sc._jvm.java.util.ArrayList(), sc._jvm.org.apache.spark.status.api.v1.TaskStatus

@@ -18,7 +18,6 @@ from fastbuf_spark.codec import Codec
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver import page, rendezvous
 from fastbuf_spark.driver.checks import attempts_of, held_rows, machine_cores, remedy, slots_of, slots_to_come
-from fastbuf_spark.driver.held import replace_executor
 from fastbuf_spark.driver.jobs import ProducersJob, stage_tasks
 from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.driver.run import Job, Run, RunPlan
@@ -124,7 +123,8 @@ def register_reports(
         done=_adviser(sc, partitions, conf),
         refuse=refuse,
         held=lambda stage, partition, stats: server.held.add(sc, exchange, stage, partition, stats),
-        lost=lambda run, partition: replace_executor(sc, server.held.stages(exchange, run), partition),
+        lost=lambda run, partition: server.held.replace(sc, exchange, run, partition),
+        active=partial(pyspark_private.is_active, sc),
     )
     _remember(sc, server, exchange)
     held = held_rows(sc, conf)

@@ -47,6 +47,7 @@ class _Held:
 class _Server:
     about: Serves
     peer: Peer | None  # None: its connection has ended, but it may come again
+    executor: str = ""  # as Spark numbers it, once that is known
 
 
 class HeldRuns:
@@ -58,6 +59,7 @@ class HeldRuns:
     def __init__(self) -> None:
         self._runs: dict[Run, _Held] = {}
         self._servers: dict[str, _Server] = {}
+        self._replaced: set[tuple[str, str]] = set()  # executors, by application
         self._swept = 0.0
 
     def add(self, sc: Any, exchange: str, stage: int, number: int, stats: dict[str, Any]) -> None:
@@ -72,11 +74,6 @@ class HeldRuns:
         held.folders.add(str(stats["folder"]))
         if server := str(stats.get("server", "")):
             held.servers[number] = [*(each for each in held.servers.get(number, ()) if each != server), server]
-
-    def stages(self, exchange: str, run: int) -> list[int]:
-        """The stages whose map tasks have written a run's files, the last one first."""
-        held = self._runs.get((exchange, run))
-        return sorted(held.shuffles if held is not None else (), reverse=True)
 
     def serves(self, about: Serves, peer: Peer) -> None:
         """A file server listens."""
@@ -104,6 +101,33 @@ class HeldRuns:
         told = [self._servers[name].about for name in names]
         return Files(tuple((each.host, each.port, each.roots) for each in told), tuple(at))
 
+    def replace(self, sc: Any, exchange: str, run: int, number: int) -> str:
+        """Have Spark make the rows of a map task anew, whose file is gone: end the executor that has made it.
+
+        Then Spark forgets what the executor's tasks gave to the shuffle.  It does not where an external service serves
+        shuffle files, nor in local mode, whose one executor is the driver: there the action fails.
+
+        Returns
+        -------
+        str
+            The executor that goes; empty: none.
+        """
+        held = self._runs.get((exchange, run), _Held())
+        server = self._servers.get(held.servers.get(number, [""])[-1])
+        executor = server.executor if server is not None else ""
+        for stage in () if executor else sorted(held.shuffles, reverse=True):
+            if executor := pyspark_private.executor_of(sc, stage, number):
+                break
+        if not executor or executor == "driver":
+            return ""
+        if server is not None:
+            server.executor = executor  # a call for each task that misses rows of it would be too many
+        if (about := (str(sc.applicationId), executor)) not in self._replaced:
+            self._replaced.add(about)
+            log.warning("executor %s is replaced: rows of its map task %d are lost", executor, number)
+            pyspark_private.replace_executor(sc, executor)
+        return executor
+
     def sweep(self, now: float) -> None:
         """Remove the files that are needed no more; called when a task tells something, asks once in ``SWEEP_S``."""
         if now - self._swept < SWEEP_S:
@@ -129,15 +153,3 @@ class HeldRuns:
             for parent in (os.path.dirname(folder), os.path.dirname(os.path.dirname(folder))):
                 with contextlib.suppress(OSError):  # there are other runs, or other exchanges
                     os.rmdir(parent)
-
-
-def replace_executor(sc: Any, stages: list[int], partition: int) -> None:
-    """Have Spark make the rows of a map task anew, whose file is gone: end the executor that has made it.
-
-    Then Spark forgets what the executor's tasks gave to the shuffle.  It does not where an external service serves
-    shuffle files, nor in local mode, whose one executor is the driver: there the action fails.
-    """
-    executor = next(filter(None, (pyspark_private.executor_of(sc, stage, partition) for stage in stages)), "")
-    if executor and executor != "driver":
-        log.warning("executor %s is replaced: rows of its map task %d are lost", executor, partition)
-        pyspark_private.replace_executor(sc, executor)

@@ -42,6 +42,7 @@ log = logging.getLogger("fastbuf_spark")
 TICK_S = 0.25
 JOIN_TICK_S = 0.01  #: poll interval while requests arrive: Spark knows after some milliseconds how many there will be
 GREETING_S = 10.0  #: an unauthenticated peer is dropped after this time
+REPLACED_S = 60.0  #: so long a task that misses rows waits for the end of the executor that had them
 KEPT_SUMMARIES = 32
 KEPT_REFUSALS = 256  #: stages whose tasks cannot succeed, but which Spark may still retry
 
@@ -63,7 +64,8 @@ class _Exchange:
     reported: Reported | None  # of modes without rendezvous, which have no plan
     slots: Slots | None = None
     held: Callable[[int, int, Figures], None] = lambda stage, partition, stats: None
-    lost: Callable[[int, int], None] = lambda run, partition: None
+    lost: Callable[[int, int], str] = lambda run, partition: ""
+    active: Callable[[str], bool] = lambda executor: False
     agreement: Agreement = field(default_factory=Agreement)
     stream: StreamSide | None = None
 
@@ -123,6 +125,8 @@ class Rendezvous:
         self._runs: list[Run] = []  # in the order of their start, until they are over
         self._refused: dict[tuple[str, int], str] = {}  # by exchange and stage
         self._connections: set[_Connection] = set()
+        # By executor: until when it is waited for, whether it is active still, and who waits
+        self._replaced: dict[str, tuple[float, Callable[[str], bool], list[_Connection]]] = {}
         self._closing = False
         self.held = HeldRuns()
         self.summaries: deque[RunSummary] = deque(maxlen=KEPT_SUMMARIES)
@@ -144,12 +148,15 @@ class Rendezvous:
         done: Callable[[RunSummary], None] = lambda summary: None,
         refuse: Callable[[int, str], None] = lambda stage, reason: None,
         held: Callable[[int, int, Figures], None] = lambda stage, partition, stats: None,
-        lost: Callable[[int, int], None] = lambda run, partition: None,
+        lost: Callable[[int, int], str] = lambda run, partition: "",
+        active: Callable[[str], bool] = lambda executor: False,
     ) -> None:
         """Register an exchange; its runs begin when consumers ask for partitions, or without a plan as tasks tell."""
         name = plan.name if plan else name
         reported = None if plan else Reported(exchange, name, mode, self.summaries, tasks, fate, done, refuse)
-        self._exchanges[exchange] = _Exchange(secret, plan, reported, slots, held, lost, Agreement(name, unsteady))
+        self._exchanges[exchange] = _Exchange(
+            secret, plan, reported, slots, held, lost, active, Agreement(name, unsteady)
+        )
 
     def register_stream(self, exchange: str, secret: bytes, stream: StreamSide) -> None:
         """Register a run of a stream, until it is forgotten."""
@@ -203,7 +210,9 @@ class Rendezvous:
     def _loop(self) -> None:
         try:
             while not self._closing:
-                busy = bool(self._runs or self._waiting()) or any(not c.exchange for c in self._connections)
+                busy = bool(self._runs or self._replaced or self._waiting()) or any(
+                    not c.exchange for c in self._connections
+                )
                 joining = any(run.state == "joining" for run in self._runs)
                 events = self._selector.select(JOIN_TICK_S if joining else TICK_S if busy else None)
                 for key, mask in events:
@@ -433,10 +442,19 @@ class Rendezvous:
         known.reported.tells(
             connection, message.side, message.partition, message.stage, message.attempt, message.stats, now
         )
-        if message.lost is not None:
-            known.lost(*message.lost)
-        if message.asks:
+        executor = known.lost(*message.lost) if message.lost is not None else ""
+        if message.asks and executor:
+            self._replaced.setdefault(executor, (now + REPLACED_S, known.active, []))[2].append(connection)
+        elif message.asks:
             connection.send(protocol.Heard())
+
+    def _executors_gone(self, now: float) -> None:
+        """Answers those that miss rows of an executor, once Spark has given it up: before, they would fail again."""
+        for executor, (deadline, active, waiting) in list(self._replaced.items()):
+            if now >= deadline or not active(executor):
+                del self._replaced[executor]
+                for connection in waiting:
+                    connection.send(protocol.Heard())
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -445,6 +463,7 @@ class Rendezvous:
         for run in list(self._runs):
             self._guarded(lambda run=run: run.tick(now))  # type: ignore[misc]
         self._guarded(lambda: self._look_for_slots(now))
+        self._guarded(lambda: self._executors_gone(now))
         for reported in self._waiting():
             self._guarded(lambda reported=reported: reported.tick(now))  # type: ignore[misc]
         self._guarded(lambda: self.held.sweep(now))

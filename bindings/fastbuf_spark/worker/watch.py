@@ -26,6 +26,7 @@ EVERY_S = 1.0
 LOOKS = 4  #: samples per report
 FIRST = 2  #: of these samples is the first one taken: a task that ends soon says all in its final figures
 REACH_S = 2.0  #: that a task which needs the driver for nothing but its reports tries to reach it
+LOST_S = 90.0  #: that a task which misses rows waits until Spark has given up the executor that had them
 AROUND = 64  #: bytes of a report besides its figures
 
 
@@ -277,7 +278,10 @@ def reported(
             raise
         except Exception as error:
             with contextlib.suppress(Exception):
-                connected().send(report({"failed": words(error)}, _lost_rows(error)))
+                if lost := _lost_rows(error):  # tried again before Spark knows it, the task would fail again
+                    connected().ask(report({"failed": words(error)}, lost, asks=True), LOST_S)
+                else:
+                    connected().send(report({"failed": words(error)}))
             raise
         with contextlib.suppress(*(() if needed else (Exception,))):
             if side == "producer":

@@ -232,7 +232,6 @@ def test_files_go_with_the_shuffle_that_they_are_of(tmp_path: Path, monkeypatch:
     assert folders[1].exists(), "it is not asked again so soon"
     runs.sweep(3 * SWEEP_S)
     assert not list(tmp_path.iterdir())
-    assert runs.stages("x", 2) == []
     assert server.sent == [Remove("x/1")], "there is nothing of the other run"
     assert not other.sent
 
@@ -261,3 +260,32 @@ def test_readers_are_told_who_has_which_file(monkeypatch: pytest.MonkeyPatch) ->
     assert runs.where("x", 5) == Files(servers, (1, -1, -1, 0))
     runs.serves(Serves("s1", "near", 9, ("/r1",)), near)  # it has come again
     assert runs.where("x", 5) == Files((("near", 9, ("/r1",)),), (0, -1, -1, 0))
+
+
+def test_the_executor_of_lost_rows_is_replaced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    replaced: list[str] = []
+    of = {(7, 0): "1", (7, 1): "2", (9, 1): "3", (7, 2): "driver", (7, 4): "1"}
+    monkeypatch.setattr(pyspark_private, "shuffle_of", lambda sc, stage: None)
+    monkeypatch.setattr(pyspark_private, "replace_executor", lambda sc, executor: replaced.append(executor))
+    monkeypatch.setattr(
+        pyspark_private,
+        "executor_of",
+        lambda sc, stage, number: asked.append((stage, number)) or of.get((stage, number)),
+    )
+    runs, sc = HeldRuns(), SimpleNamespace(applicationId="app")
+    runs.serves(Serves("s1", "near", 1, ("/r1",)), Peer())
+    for number in range(6):
+        for stage in (7, 9):
+            server = {"server": "s1"} if number in (0, 4) else {}
+            runs.add(sc, "x", stage, number, {"folder": "/nowhere", "run": 5, **server})
+    assert runs.replace(sc, "x", 5, 0) == "1"
+    assert runs.replace(sc, "x", 5, 4) == "1"
+    assert asked == [(9, 0), (7, 0)], "a server has one executor"
+    assert runs.replace(sc, "x", 5, 1) == "3", "the later stage's, of an adaptive plan that runs again what is lost"
+    assert runs.replace(sc, "x", 5, 2) == "", "local mode"
+    assert runs.replace(sc, "x", 5, 3) == ""
+    assert runs.replace(sc, "y", 5, 0) == ""
+    assert replaced == ["1", "3"]
+    assert runs.replace(SimpleNamespace(applicationId="next"), "x", 5, 1) == "3"
+    assert replaced == ["1", "3", "3"], "the next application's is another"

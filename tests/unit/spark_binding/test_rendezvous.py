@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -437,3 +438,28 @@ def test_a_reason_that_is_cut_twice_says_what_is_gone() -> None:
     kept = len(twice) - len("\n... 4984022 characters left out ...\n")
     assert kept == REASON_CHARS
     assert f"... {5_000_000 + len('the producers failed: ') - kept} characters left out" in twice
+
+
+def test_who_misses_rows_hears_when_their_executor_is_gone(driver: Driver) -> None:
+    active, lost = {"1"}, []
+
+    def missed(run: int, partition: int) -> str:
+        lost.append((run, partition))
+        return "1" if partition == 4 else ""
+
+    driver.server.register("x2", SECRET, None, lost=missed, active=lambda executor: executor in active)
+
+    def report(partition: int) -> Report:
+        return Report("consumer", 0, 1, 2, {"failed": "why"}, (7, partition), True)
+
+    with Control(driver.server.address, "x2", SECRET, WAIT_S) as near, contextlib.ExitStack() as stack:
+        near.ask(report(3), WAIT_S)  # nobody is replaced
+        others = [stack.enter_context(Control(driver.server.address, "x2", SECRET, WAIT_S)) for _ in range(3)]
+        for other in others:
+            other.send(report(4))
+        assert others[0].poll(4 * rendezvous.TICK_S) is None
+        others[2].close()
+        active.clear()
+        for other in others[:2]:
+            assert other.poll(WAIT_S) == Heard()
+    assert lost == [(7, 3), (7, 4), (7, 4), (7, 4)]
