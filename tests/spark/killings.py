@@ -21,6 +21,8 @@ import pyspark
 import pytest
 from conftest import in_the_end, leftovers
 
+from fastbuf_spark.worker.file_server import NAME
+
 EXECUTOR = "CoarseGrainedExecutorBackend"  # in the command line of a cluster's executor
 
 
@@ -56,11 +58,22 @@ def command(process: psutil.Process) -> list[str]:
 
 
 def of_role(spark: Any, role: str, folder: Path) -> list[psutil.Process]:
-    """Live processes in a role: ``executor``, or what has left a file of that name."""
+    """Live processes in a role: ``executor``, ``server`` (of files), or what has left a file of that name."""
     if role == "executor":
         return [process for process in below(spark) if any(EXECUTOR in word for word in command(process))]
+    if role == "server":  # no children of the executors, but made in their environment
+        own = {directories(process) for process in of_role(spark, "executor", folder)} - {""}
+        return [each for each in psutil.process_iter() if NAME in command(each) and directories(each) in own]
     marked = {int(path.name.rpartition("-")[2]) for path in folder.glob(f"{role}-*")}
     return [process for process in below(spark) if process.pid in marked]
+
+
+def directories(process: psutil.Process) -> str:
+    """The local directories of an executor, in the environment of its processes."""
+    try:
+        return str(process.environ().get("SPARK_EXECUTOR_DIRS", ""))
+    except psutil.Error:
+        return ""
 
 
 def executors(spark: Any) -> int:

@@ -1,4 +1,4 @@
-"""On a cluster: a consumer's worker, a producer's worker or an executor dies at a random moment of a shuffle.
+"""On a cluster: a consumer's worker, a producer's, a file server or an executor dies at a random moment of a shuffle.
 
 What comes of it is the right sums or an error, soon; never other sums, and never silence.
 """
@@ -18,11 +18,12 @@ from deadline import GivenUp, within
 from killings import Cluster, Marked, Outcome, attempts, enough, kill_one, killer, last_words, table
 
 import fastbuf_spark as fbs
+from fastbuf_spark.driver.checks import APART
 
 LONG = os.environ.get("FASTBUF_LONG") == "1"
 KILLS = int(os.environ.get("FASTBUF_KILLS", 100 if LONG else 1))  # of each kind in each mode
-# Blocking is Spark's own shuffle, as far as kills go; own: what that makes of the same kills
-MODES = ["pipelined", "blocking", "own"] if LONG else ["pipelined"]
+# Apart: blocking between executors that read each other's rows from file servers; own: Spark's own shuffle
+MODES = ["pipelined", "blocking", "apart", "own"] if LONG else ["pipelined"]
 ROWS = 100_000
 RIGHT = (ROWS, ROWS * (ROWS - 1) // 2)
 SECONDS = {"producer": 1.5, "consumer": 0.7}  # that each of two takes for its rows
@@ -45,9 +46,13 @@ def shuffled(spark: Any, mode: str, folder: Path) -> Any:
     before, after = (Marked(role, folder, SECONDS[role] / (ROWS / 2)) for role in ("producer", "consumer"))
     if mode == "own":
         return df.mapInArrow(before, df.schema).repartition(2, "k").mapInArrow(after, df.schema)
-    return fbs.map_in_arrow(
-        df, after, df.schema, keys="k", num_partitions=2, before=before, before_schema=df.schema, mode=mode
-    )
+    with pytest.MonkeyPatch.context() as patched:
+        if mode == "apart":
+            patched.setenv(APART, "1")
+            mode = "blocking"
+        return fbs.map_in_arrow(
+            df, after, df.schema, keys="k", num_partitions=2, before=before, before_schema=df.schema, mode=mode
+        )
 
 
 def once(cluster: Cluster, mode: str, role: str | None, folder: Path, dice: random.Random) -> Outcome:
@@ -55,8 +60,9 @@ def once(cluster: Cluster, mode: str, role: str | None, folder: Path, dice: rand
     folder.mkdir()
     kill = None
     if role is not None:
-        first = "producer" if role == "executor" else role
-        seconds = SECONDS["producer"] + (SECONDS["consumer"] if role == "executor" else 0)
+        of_all = role in ("executor", "server")
+        first = "producer" if of_all else role
+        seconds = SECONDS["producer"] + (SECONDS["consumer"] if of_all else 0)
         kill = partial(kill_one, spark, role, first, folder, seconds, dice)
     words = ""
     begin = time.monotonic()
@@ -76,8 +82,10 @@ def once(cluster: Cluster, mode: str, role: str | None, folder: Path, dice: rand
     return Outcome(kind, seconds, any(killed), words, calls - calm.retries if calm else calls)
 
 
-@pytest.mark.parametrize("role", ["consumer", "producer", "executor"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "role"),
+    [*((mode, role) for mode in MODES for role in ("consumer", "producer", "executor")), *[("apart", "server")] * LONG],
+)
 def test_the_right_sums_or_an_error(cluster: Cluster, mode: str, role: str, tmp_path: Path) -> None:
     dice = random.Random(f"{mode} {role}")
     if mode not in _undisturbed:
