@@ -113,7 +113,10 @@ def test_a_firewall_between_workers_is_named(tmp_path: Path, how: str) -> None:
         assert pipelined["seconds"] < 60, "before anything stalls: what cannot connect says so"
         for words in (*cluster.hosts.addresses[1:], "spark.fastbuf.portMin", "41000 to 41040", "mode='blocking'"):
             assert words in text
-        for words in ("the file server at 10.213.0.", "(now 41000 to 41040)", "spark.fastbuf.fileServers=false"):
-            assert words in held["error"]
+        if "error" in held:  # else executors were replaced until all rows were on one host
+            for words in ("the file server at 10.213.0.", "(now 41000 to 41040)", "spark.fastbuf.fileServers=false"):
+                assert words in held["error"]
+        else:
+            right(held, "blocking")
         assert ("timed out" if how == "drops" else "Permission denied") in text
     right(blocking, "blocking")

@@ -112,6 +112,12 @@ def register_reports(
         if not pyspark_private.is_indeterminate(sc, stage):
             pyspark_private.cancel_stage(sc, stage, reason)
 
+    def lost(run: int, partition: int, stage: int, reason: str) -> str:
+        executor = server.held.replace(sc, exchange, run, partition)
+        if executor is None:
+            pyspark_private.cancel_stage(sc, stage, reason)
+        return executor or ""
+
     server.register(
         exchange,
         secret,
@@ -123,7 +129,7 @@ def register_reports(
         done=_adviser(sc, partitions, conf),
         refuse=refuse,
         held=lambda stage, partition, stats: server.held.add(sc, exchange, stage, partition, stats),
-        lost=lambda run, partition: server.held.replace(sc, exchange, run, partition),
+        lost=lost,
         active=partial(pyspark_private.is_active, sc),
     )
     _remember(sc, server, exchange)

@@ -20,6 +20,7 @@ from fastbuf_spark.protocol import Files, FromDriver, Remove, Serves
 
 log = logging.getLogger("fastbuf_spark")
 
+MOST_BLAMED = 3  #: executors that are replaced for a run though their servers live
 SWEEP_S = 5.0  #: interval to ask whether runs are needed still: each is a call to the JVM
 
 
@@ -41,6 +42,7 @@ class _Held:
     shuffles: dict[int, Any] = field(default_factory=dict)
     folders: set[str] = field(default_factory=set)
     servers: dict[int, list[str]] = field(default_factory=dict)  # those that have the file of each map task
+    blamed: int = 0  # executors that were replaced though their servers lived
 
 
 @dataclass
@@ -101,7 +103,7 @@ class HeldRuns:
         told = [self._servers[name].about for name in names]
         return Files(tuple((each.host, each.port, each.roots) for each in told), tuple(at))
 
-    def replace(self, sc: Any, exchange: str, run: int, number: int) -> str:
+    def replace(self, sc: Any, exchange: str, run: int, number: int) -> str | None:
         """Have Spark make the rows of a map task anew, whose file is gone: end the executor that has made it.
 
         Then Spark forgets what the executor's tasks gave to the shuffle.  It does not where an external service serves
@@ -109,8 +111,8 @@ class HeldRuns:
 
         Returns
         -------
-        str
-            The executor that goes; empty: none.
+        str | None
+            The executor that goes; empty: none; None: some of this run have gone in vain, though their servers lived.
         """
         held = self._runs.get((exchange, run), _Held())
         server = self._servers.get(held.servers.get(number, [""])[-1])
@@ -123,6 +125,10 @@ class HeldRuns:
         if server is not None:
             server.executor = executor  # a call for each task that misses rows of it would be too many
         if (about := (str(sc.applicationId), executor)) not in self._replaced:
+            if server is not None and server.peer is not None:  # as with a firewall between executors
+                if held.blamed >= MOST_BLAMED:
+                    return None
+                held.blamed += 1
             self._replaced.add(about)
             log.warning("executor %s is replaced: rows of its map task %d are lost", executor, number)
             pyspark_private.replace_executor(sc, executor)

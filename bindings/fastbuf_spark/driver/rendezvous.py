@@ -64,7 +64,7 @@ class _Exchange:
     reported: Reported | None  # of modes without rendezvous, which have no plan
     slots: Slots | None = None
     held: Callable[[int, int, Figures], None] = lambda stage, partition, stats: None
-    lost: Callable[[int, int], str] = lambda run, partition: ""
+    lost: Callable[[int, int, int, str], str] = lambda run, partition, stage, reason: ""
     active: Callable[[str], bool] = lambda executor: False
     agreement: Agreement = field(default_factory=Agreement)
     stream: StreamSide | None = None
@@ -148,7 +148,7 @@ class Rendezvous:
         done: Callable[[RunSummary], None] = lambda summary: None,
         refuse: Callable[[int, str], None] = lambda stage, reason: None,
         held: Callable[[int, int, Figures], None] = lambda stage, partition, stats: None,
-        lost: Callable[[int, int], str] = lambda run, partition: "",
+        lost: Callable[[int, int, int, str], str] = lambda run, partition, stage, reason: "",
         active: Callable[[str], bool] = lambda executor: False,
     ) -> None:
         """Register an exchange; its runs begin when consumers ask for partitions, or without a plan as tasks tell."""
@@ -442,7 +442,9 @@ class Rendezvous:
         known.reported.tells(
             connection, message.side, message.partition, message.stage, message.attempt, message.stats, now
         )
-        executor = known.lost(*message.lost) if message.lost is not None else ""
+        executor = ""
+        if message.lost is not None:
+            executor = known.lost(*message.lost, message.stage, str(message.stats.get("failed", "")))
         if message.asks and executor:
             self._replaced.setdefault(executor, (now + REPLACED_S, known.active, []))[2].append(connection)
         elif message.asks:

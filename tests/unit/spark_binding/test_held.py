@@ -289,3 +289,12 @@ def test_the_executor_of_lost_rows_is_replaced_once(monkeypatch: pytest.MonkeyPa
     assert replaced == ["1", "3"]
     assert runs.replace(SimpleNamespace(applicationId="next"), "x", 5, 1) == "3"
     assert replaced == ["1", "3", "3"], "the next application's is another"
+    # One after the other, and all of their servers live: it is the network between them, say
+    runs, servers = HeldRuns(), [Peer() for _ in range(6)]
+    monkeypatch.setattr(pyspark_private, "executor_of", lambda sc, stage, number: f"e{number}")
+    for number, peer in enumerate(servers):
+        runs.serves(Serves(f"s{number}", "h", number, ("/r",)), peer)
+        runs.add(sc, "x", 7, number, {"folder": "/nowhere", "run": 5, "server": f"s{number}"})
+    runs.gone(servers[0])
+    assert [runs.replace(sc, "x", 5, number) for number in range(6)] == ["e0", "e1", "e2", "e3", None, None]
+    assert runs.replace(sc, "x", 5, 1) == "e1"

@@ -443,7 +443,8 @@ def test_a_reason_that_is_cut_twice_says_what_is_gone() -> None:
 def test_who_misses_rows_hears_when_their_executor_is_gone(driver: Driver) -> None:
     active, lost = {"1"}, []
 
-    def missed(run: int, partition: int) -> str:
+    def missed(run: int, partition: int, stage: int, reason: str) -> str:
+        assert (stage, reason) == (1, "why")
         lost.append((run, partition))
         return "1" if partition == 4 else ""
 
