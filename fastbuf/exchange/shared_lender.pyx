@@ -222,10 +222,6 @@ cdef class SharedWriter:
         close(self.fd)
         self.fd = -1
 
-    def is_of(self, partition):
-        """Whether this is a channel of `partition`."""
-        return self.partition is partition
-
     def collect(self):
         """Recycle what the reader has given back; True: the channel is over, and nothing is lent any more."""
         lender_collect(&self.x)

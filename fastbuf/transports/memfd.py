@@ -27,11 +27,10 @@ import math
 import os
 import selectors
 import socket
-import struct
 import threading
 import time
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any
 
 from fastbuf.errors import ExchangeClosed, FastbufError, PeerLost, ResourceError, SequenceError, strerror
@@ -47,13 +46,11 @@ from fastbuf.transports import handshake as hs
 from fastbuf.transports.addresses import host_of
 from fastbuf.transports.applicant import Applicant
 from fastbuf.transports.memfd_greeting import ANSWERED, CANNOT_MAP, ENDED, IS_THERE, NOT_YET, Fds, greet, serve
+from fastbuf.transports.memfd_lines import Line, Lines, pid_of
 from fastbuf.transports.strangers import PROOF_TIME_S, Stranger, Strangers
 
 COLLECT_S = 0.05  # how often returned segments are collected while no writer of this process requests one
-PING_ASKS, PING_ANSWERS = b"?", b"!"
-SILENT = 2  #: checks in a row without a sign of life; the second comes one interval after the PING
 _BACKLOG = 1024
-_CPU_CLOCK = 2  # CPUCLOCK_SCHED of <linux/posix-timers.h>
 
 
 def name_of(host: str, port: int) -> str:
@@ -82,118 +79,6 @@ def _unix_socket() -> socket.socket:
         raise Refused(f"no Unix socket can be made here ({strerror(error.errno or 0)})") from error
 
 
-def _pid(sock: socket.socket) -> int:
-    """The pid of the process at the other end; 0: not visible from here."""
-    with contextlib.suppress(OSError):  # a sandbox denies it
-        return int(struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
-    return 0
-
-
-def _pidfd(pid: int) -> int:
-    """A pidfd for that process; -1: it is not visible.
-
-    EOF of the socket is not enough: a forked child of the peer has a duplicate of it.
-    """
-    if pid > 0 and pid != os.getpid() and hasattr(os, "pidfd_open"):
-        with contextlib.suppress(OSError):
-            return os.pidfd_open(pid)
-    return -1
-
-
-class _Line:
-    """The control line of one connected channel."""
-
-    def __init__(
-        self, sock: socket.socket, end: SharedWriter | SharedReader, gate: Any, channel: int, ping_s: float
-    ) -> None:
-        self.sock = sock
-        self.end = end
-        self.gate = gate  # set at the reader's end
-        self.channel = channel
-        self.pid = _pid(sock)
-        self.pidfd = _pidfd(self.pid)
-        self.open = True
-        self.ping_s = ping_s
-        self.due = time.monotonic() + ping_s  # time of the next check
-        self._heard = False  # bytes arrived since the last check
-        self._cpu_ns = self._used()
-        self._silent = 0  # checks in a row without a sign of life
-
-    def close(self) -> None:
-        if self.open:
-            self.open = False
-            with contextlib.suppress(OSError):
-                self.sock.shutdown(socket.SHUT_RDWR)  # close is not enough: a forked child may hold a duplicate
-            self.sock.close()
-            if self.pidfd >= 0:
-                os.close(self.pidfd)
-
-    def hear(self) -> bool:
-        """Read and answer the peer's messages; False: the line has ended."""
-        try:
-            said = self.sock.recv(4096)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        self._heard = self._heard or bool(said)
-        if PING_ASKS in said:
-            self._say(PING_ANSWERS)
-        return bool(said)
-
-    def _say(self, word: bytes) -> None:
-        with contextlib.suppress(OSError):  # if it is gone, or does not read its messages, a later check finds out
-            self.sock.send(word)
-
-    def _used(self) -> int:
-        """CPU time of the peer's process; 0: not visible."""
-        if self.pidfd >= 0:
-            with contextlib.suppress(OSError):
-                return time.clock_gettime_ns(~self.pid << 3 | _CPU_CLOCK)
-        return 0
-
-    def look(self, now: float) -> None:
-        """Send PING to a peer without a sign of life since the last check; if it stays silent, it is lost.
-
-        CPU time counts as a sign of life: a thread that holds the peer's GIL may delay its answers for long.
-        """
-        self.due = now + self.ping_s
-        used = self._used()
-        self._silent = 0 if self._heard or used != self._cpu_ns else self._silent + 1
-        self._heard, self._cpu_ns = False, used
-        if self._silent >= SILENT:
-            self.due = math.inf
-            self.silent(
-                f"it gave no sign of life, and no answer to a PING, for {SILENT * self.ping_s:.4g} s "
-                f"(ping_interval_s {self.ping_s:.4g})"
-            )
-        elif self._silent:
-            self._say(PING_ASKS)
-
-    def silent(self, why: str) -> None:
-        """The peer is stopped: fail its writer or gate.  The line stays open, so that a peer that continues is told."""
-        if isinstance(self.end, SharedWriter):
-            self.end.silent(why)
-        else:
-            self._lose(why)
-
-    def lost(self, why: str) -> None:
-        """The peer is dead, or has closed the line."""
-        if isinstance(self.end, SharedWriter):
-            self.end.lost(why)
-        else:
-            self._lose(why)
-
-    def _lose(self, why: str) -> None:
-        assert isinstance(self.end, SharedReader)
-        if not self.end.has_ended():
-            self.gate.lose(
-                self.end,
-                f"producer {self.end.peer} (channel {self.channel}) was lost without its end of partition, after "
-                f"{self.end.received_so_far()} buffers: {why}",
-            )
-
-
 class _Stranger(Stranger):
     """A line that is not connected yet."""
 
@@ -214,13 +99,14 @@ class MemfdTransport:
         self._environment = weakref.ref(environment)  # weak: the thread must not keep an unused environment alive
         self._pool = environment.pool
         self._lock = threading.RLock()
-        self._lines: list[_Line] = []
         self._arenas: weakref.WeakValueDictionary[tuple[int, int], Arena] = weakref.WeakValueDictionary()
         self._listening: socket.socket | None = None
         with contextlib.ExitStack() as opened:  # closed if the next one cannot be had
             self._wake_in, self._wake_out = map(opened.enter_context, socket_pair())
             self._selector = child_closes(opened.enter_context(selectors.DefaultSelector()))
             opened.pop_all()
+        self._lines = Lines(self._selector)
+        self._collect_at = time.monotonic()
         for sock in (self._wake_in, self._wake_out):
             sock.setblocking(False)
         self._selector.register(self._wake_in, selectors.EVENT_READ)
@@ -345,7 +231,7 @@ class MemfdTransport:
                 partition.check()
                 self._start()
                 writer.connect(partition, bell, fds.take(1), where, channel["loss_is_cancel"])
-                self._lines.append(_Line(sock, writer, None, hello.channel, partition.config.ping_interval_s))
+                self._lines.add(Line(sock, writer, partition, hello.channel, partition.config.ping_interval_s))
                 self._wake()
 
     def _find_gate(self, gate_id: int) -> Any:
@@ -360,17 +246,18 @@ class MemfdTransport:
     def let_go_gate(self, gate: Any) -> None:
         """The gate has sent its end on every channel; its memory is about to be freed."""
         with self._lock:
-            for line in [line for line in self._lines if line.gate is gate]:
+            for line in self._lines.of(gate):
                 self._end(line)
         self._wake()
 
     def let_go_partition(self, partition: Any) -> None:
         """The partition is about to end; its finished data may still be read, and its segments return when it was."""
         with self._lock:
-            for line in self._lines:
-                if isinstance(line.end, SharedWriter) and line.end.is_of(partition):
-                    line.end.release()
-            self._collect()
+            lines = self._lines.of(partition)
+            for line in lines:
+                assert isinstance(line.end, SharedWriter)
+                line.end.release()
+            self._collect(lines)
         self._wake()
 
     def close(self) -> None:
@@ -383,7 +270,7 @@ class MemfdTransport:
             self._thread.join(5.0)
         with self._lock:
             self._pool.leave_to_readers()
-            for line in list(self._lines):
+            for line in self._lines:
                 self._end(line)
             for stranger in self.strangers:
                 self._forget(stranger)
@@ -397,17 +284,14 @@ class MemfdTransport:
 
     # ---- with the lock held
 
-    def _end(self, line: _Line) -> None:
-        """Remove it from the list and take back a writer's segments (all if its pool ends or the reader is dead)."""
+    def _end(self, line: Line) -> None:
+        """Remove it and take back a writer's segments (all if its pool ends or the reader is dead)."""
         if isinstance(line.end, SharedWriter):
             line.end.drop()
-        self._hang_up(line)
-        line.gate = None
-        if line in self._lines:
-            self._lines.remove(line)
+        self._lines.remove(line)
 
-    def _collect(self) -> None:
-        for line in list(self._lines):
+    def _collect(self, lines: Iterable[Line]) -> None:
+        for line in list(lines):
             if isinstance(line.end, SharedWriter) and line.end.collect():
                 self._end(line)
 
@@ -426,8 +310,7 @@ class MemfdTransport:
         with self._lock:
             if self._closed:
                 return 0.0
-            for line in self._lines:
-                self._watch(line)
+            self._lines.watch_new()
             return self._timeout()
 
     def carry_on(self, events: list[tuple[selectors.SelectorKey, int]]) -> bool:
@@ -436,7 +319,7 @@ class MemfdTransport:
             if self._closed:
                 return False
             for key, _ in events:
-                self._on(key.fileobj, key.data)
+                self._on(key)
             # Only after existing lines were handled: new ones may need their places.
             self.strangers.next_round()
             if any(key.fileobj is self._listening for key, _ in events):
@@ -444,56 +327,40 @@ class MemfdTransport:
             for stranger in self.strangers.overdue():
                 self._drop(stranger, f"it proved no secret within {PROOF_TIME_S:g} s")
             now = time.monotonic()
-            for line in self._lines:
-                if line.due <= now and line.open:
-                    line.look(now)
-            self._collect()
+            self._lines.check(now)
+            if now >= self._collect_at:
+                self._collect_at = now + COLLECT_S
+                self._collect(self._lines.lenders)
             return True
 
     def _timeout(self) -> float | None:
         places = self.strangers.soonest()
-        soonest = min([line.due for line in self._lines if line.open], default=math.inf)
-        soonest = soonest if places is None else min(soonest, places)
-        timeout = None if soonest == math.inf else max(0.0, soonest - time.monotonic())
-        if any(isinstance(line.end, SharedWriter) for line in self._lines):
-            timeout = COLLECT_S if timeout is None else min(timeout, COLLECT_S)
-        return timeout
+        soonest = min(self._lines.next_check(), math.inf if places is None else places)
+        if self._lines.lenders:
+            soonest = min(soonest, self._collect_at)
+        return None if soonest == math.inf else max(0.0, soonest - time.monotonic())
 
-    def _watch(self, line: _Line) -> None:
-        # By number: the map's KeyError has the repr of what is not there, and under python -bb that of a socket whose
-        # name is bytes raises.
-        registered = {key.fd for key in self._selector.get_map().values()}
-        for descriptor in (line.sock, line.pidfd):
-            number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
-            if number != -1 and line.open and number not in registered:
-                self._selector.register(descriptor, selectors.EVENT_READ)
-
-    def _on(self, descriptor: Any, stranger: Any) -> None:
-        if descriptor is self._wake_in:
+    def _on(self, key: selectors.SelectorKey) -> None:
+        if key.fileobj is self._wake_in:
             with contextlib.suppress(OSError):
                 self._wake_in.recv(4096)
-        elif stranger in self.strangers:
-            self._advance(stranger)
-        elif descriptor is not self._listening:
-            for line in [line for line in self._lines if line.open and descriptor in (line.sock, line.pidfd)]:
-                if descriptor is line.sock and line.hear():
-                    continue
-                line.lost("the process has ended" if descriptor == line.pidfd else "the connection was closed")
-                self._hang_up(line)
-                # A writer's line stays until its partition is detached: the partition points into the block.
-                if not isinstance(line.end, SharedWriter):
-                    self._lines.remove(line)
-
-    def _hang_up(self, line: _Line) -> None:
-        for descriptor in (line.sock, line.pidfd):
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(descriptor)
-        line.close()
+        elif key.data in self.strangers:
+            self._advance(key.data)
+        elif (line := self._lines.watched(key.fd)) is not None:
+            died = key.fd == line.pidfd
+            if not died and line.hear():
+                return
+            line.lost("the process has ended" if died else "the connection was closed")
+            self._lines.hang_up(line)
+            if line.lends:  # its line stays until its partition is detached: the partition points into the block
+                self._collect([line])
+            else:
+                self._lines.remove(line)
 
     def _accept(self) -> None:
         assert self._listening is not None
         for sock, _ in self.strangers.newcomers(self._listening):
-            stranger = _Stranger(sock, Applicant(self._find_gate, 0, f"process {_pid(sock)}"))
+            stranger = _Stranger(sock, Applicant(self._find_gate, 0, f"process {pid_of(sock)}"))
             loser = self.strangers.enter(stranger)
             self._selector.register(sock, selectors.EVENT_READ, stranger)
             if loser is not None:
@@ -559,9 +426,7 @@ class MemfdTransport:
             self.strangers.leave(stranger)
             self._selector.unregister(sock)
             stranger.fds.close()
-            line = _Line(sock, reader, gate, hello.channel, gate.config.ping_interval_s)
-            self._lines.append(line)
-            self._watch(line)
+            self._lines.add(Line(sock, reader, gate, hello.channel, gate.config.ping_interval_s))
         with contextlib.suppress(OSError):  # if the peer has gone, the EOF shows it
             sock.send(answer)
         if answer != ANSWERED:

@@ -12,6 +12,7 @@ import pytest
 import fastbuf as fb
 from fastbuf.exchange import _testing
 from fastbuf.memory.redistribution import redistribute
+from fastbuf.transports import memfd, memfd_lines
 
 ROWS = fb.RowSerializer(fb.Schema.of(id="int64"))
 
@@ -58,6 +59,50 @@ def test_a_writer_is_made_without_a_look_at_those_before(monkeypatch: pytest.Mon
         assert looks <= 200
         assert env.writers() == []
     env.pool.audit()
+
+
+def looks_at_lines(producers: int, consumers: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often attributes of memfd channels are read, to make that many of them, to use each once, and to end them."""
+    looks = 0
+
+    class Counted(memfd_lines.Line):
+        def __getattribute__(self, name: str) -> Any:
+            nonlocal looks
+            looks += 1
+            return super().__getattribute__(name)
+
+    channels = producers * consumers
+    room: dict[str, Any] = {"segments": 4 * channels + 8, "segment_size": 64, "shared": True}
+    config = fb.ExchangeConfig(transport="memfd")
+    with monkeypatch.context() as patched, fb.ShuffleEnvironment(**room) as near, fb.ShuffleEnvironment(**room) as far:
+        patched.setattr(memfd, "Line", Counted)
+        patched.setattr(memfd, "COLLECT_S", 60.0)  # how often all are looked at depends on the clock
+        far.listen()
+        gates = [far.create_input_gate(ROWS, channels=producers, config=config) for _ in range(consumers)]
+        targets = [gate.address for gate in gates]
+        writers = [near.create_result_partition(ROWS, targets, channel=i, config=config) for i in range(producers)]
+        assert near.stats()["shared_channels"] == far.stats()["shared_channels"] == channels
+        for writer in writers:
+            writer.emit_many([(1,)] * consumers)
+            writer.close()
+        assert [record for gate in gates for record in gate] == [(1,)] * channels
+        for gate in gates:
+            gate.close()
+    assert near.stats()["shared_channels"] == far.stats()["shared_channels"] == 0
+    near.pool.audit()
+    far.pool.audit()
+    return looks
+
+
+@pytest.mark.parametrize("many", ["producers", "consumers"])
+def test_a_memfd_channel_is_made_and_ended_without_a_look_at_the_others(
+    many: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever one connected, the watcher went through all of them twice: 800 channels took half a minute."""
+    few, more = (
+        looks_at_lines(**{"producers": 1, "consumers": 1, many: n}, monkeypatch=monkeypatch) for n in (40, 160)
+    )
+    assert more <= 5 * few
 
 
 def test_limits_follow_pools_that_end_one_by_one() -> None:

@@ -120,7 +120,7 @@ def test_a_closed_listener_is_closed_though_a_child_has_its_sockets(shared: bool
     """Producers are refused at once, and the port can be used again."""
     with nothing_left(), fb.ShuffleEnvironment(segments=64, shared=shared) as other:
         env, monitor = fb.ShuffleEnvironment(segments=64, shared=shared), fb.Monitor.listen()
-        host, port = env.listen()
+        host, port = env.listen("127.0.9.1")  # where no other process of this host listens next at that port
         target = env.create_input_gate(ROWS, channels=1).address
         child = os.fork()
         if child == 0:
