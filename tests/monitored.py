@@ -104,7 +104,7 @@ def two_in_a_row(slow_s: float = 19.0) -> list[Exchange]:
     total = exchange(
         "total-2",
         "total",
-        {number: producer(14.0 + number, 3) for number in range(4)},
+        {number: producer(14.0 + number, 3, buffers_dropped=3) for number in range(4)},
         {0: consumer(4.0), 1: consumer(4.4), 2: consumer(3.9), 3: slow},
         upstream=("clean-1",),
     )

@@ -21,7 +21,7 @@ from rich.text import Text
 from fastbuf.errors import ConfigError
 from fastbuf.monitor.rest import Unknown, find_job
 from fastbuf.monitor.snapshot import IDLE, seconds_of
-from fastbuf.monitor.task import PRESSED
+from fastbuf.monitor.task import LOSSES, PRESSED
 
 WAIT_S = 10.0  #: longest wait for an answer
 BAR = 24
@@ -145,7 +145,8 @@ def view(
     vertex = _vertex(found, stage, roots)
     head = Text.assemble((found["name"], "bold"), f"   {found['state'].lower()}   {found['seconds']:.0f} s")
     said = _failure(failed) if failed else _verdict(found["diagnosis"])
-    parts: list[RenderableType] = [head, Text(), *said, Text(), _stages(found, roots), Text()]
+    without = [line for each in found["vertices"] for line in _losses(each)]
+    parts: list[RenderableType] = [head, Text(), *said, *without, Text(), _stages(found, roots), Text()]
     return Padding(Group(*parts, _subtasks(vertex, roots, rows, width < NARROW)), (0, 1))
 
 
@@ -249,3 +250,10 @@ def _bar(task: dict[str, Any], width: int) -> Text:
 def _pauses(task: dict[str, Any]) -> str:
     named = (("gc", "gc_s"), ("stopped", "stopped_s"), ("no CPU", "queued_s"), ("throttled", "throttled_s"))
     return ", ".join(f"{name} {task[figure]:.1f} s" for name, figure in named if (task.get(figure) or 0) >= 0.05)
+
+
+def _losses(vertex: dict[str, Any]) -> list[RenderableType]:
+    """What its subtasks have done without, as they were told to."""
+    lost = {figure: sum(task.get(figure) or 0 for task in vertex["subtasks"]) for figure in LOSSES}
+    said = ", ".join(words.format(f"{lost[figure]:,}") for figure, words in LOSSES.items() if lost[figure])
+    return [Text(f"{vertex['name']}: {said}", style="yellow")] if said else []

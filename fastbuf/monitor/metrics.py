@@ -69,6 +69,14 @@ BUSY = Metric(
     ("exchange", "stage"),
     "Share of the last five seconds in which a task was busy; maximum over the stage's tasks",
 )
+LOSSES = Metric(
+    "fastbuf_losses",
+    COUNTER,
+    "1",
+    ("exchange", "stage", "kind"),
+    "What an exchange that was told to go on has done without: buffers_dropped and consumers_cut of a broadcast "
+    "(on_slow_consumer), producers_lost and records_cut of a gate (on_peer_loss), skipped records (on_error)",
+)
 POOL = Metric(
     "fastbuf_pool_usage_ratio",
     GAUGE,
@@ -83,7 +91,7 @@ DIAGNOSIS = Metric(
     ("exchange", "stage", "subtask", "cause", "level"),
     "1 for each task that slows down a running exchange; subtask all: all tasks of the stage alike",
 )
-METRICS = (TASK_SECONDS, EDGE_SECONDS, RECORDS, BYTES, PRESSED, BUSY, POOL, DIAGNOSIS)
+METRICS = (TASK_SECONDS, EDGE_SECONDS, RECORDS, BYTES, LOSSES, PRESSED, BUSY, POOL, DIAGNOSIS)
 FRESH_S = 0.9  #: a snapshot up to this age is used again
 
 
@@ -96,6 +104,7 @@ def measure(recorder: Recorder) -> dict[Metric, dict[Labels, float]]:
     found[EDGE_SECONDS] = dict(totals.blocked_seconds)
     found[RECORDS] = dict(totals.records)
     found[BYTES] = dict(totals.bytes)
+    found[LOSSES] = dict(totals.losses)
 
     def most(metric: Metric, labels: Labels, value: float) -> None:
         found[metric][labels] = max(value, found[metric].get(labels, 0.0))

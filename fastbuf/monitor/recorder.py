@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from fastbuf.monitor.history import RUNS, History
 from fastbuf.monitor.snapshot import CONSUMERS, PRODUCERS, Exchange, Figures, seconds_of, snapshot
+from fastbuf.monitor.task import LOSSES
 
 Source = Callable[[], Sequence[Exchange]]
 
@@ -107,6 +108,8 @@ class Totals:
         Waits of producers, by exchange and consumer.
     records, bytes
         By exchange and stage.
+    losses
+        By exchange, stage and figure (:data:`LOSSES`).
     """
 
     def __init__(self) -> None:
@@ -114,6 +117,7 @@ class Totals:
         self.blocked_seconds: dict[Labels, float] = {}
         self.records: dict[Labels, float] = {}
         self.bytes: dict[Labels, float] = {}
+        self.losses: dict[Labels, float] = {}
         self._before: dict[tuple[str, str, int], _Seen] = {}
         self._names: OrderedDict[str, None] = OrderedDict()
 
@@ -150,9 +154,11 @@ class Totals:
             add("blocked_seconds", (exchange.name, str(target)), value)
         for name in ("records", "bytes"):
             add(name, (exchange.name, side), figures.get(name))
+        for name in LOSSES.keys() & figures.keys():
+            add("losses", (exchange.name, side, name), figures[name])
         return _Seen(figures, records, took, most)
 
     def _forget(self, name: str) -> None:
-        for totals in (self.task_seconds, self.blocked_seconds, self.records, self.bytes):
+        for totals in (self.task_seconds, self.blocked_seconds, self.records, self.bytes, self.losses):
             for labels in [labels for labels in totals if labels[0] == name]:
                 del totals[labels]

@@ -10,6 +10,14 @@ REST = -1  #: stands for all consumers that have no figure of their own
 OUTPUT_WAITS = ("credit", "link", "segment")
 PRESSED = (*OUTPUT_WAITS, "engine_out")
 IDLE = ("input", "engine_in")
+#: What an exchange that was told to go on has done without: figures of tasks, and the words for a number of each.
+LOSSES = {
+    "buffers_dropped": "dropped {} buffers",
+    "consumers_cut": "cut off {} consumers",
+    "producers_lost": "lost {} producers",
+    "records_cut": "dropped {} half records",
+    "skipped": "skipped {} records",
+}
 SINK_FULL = 0.9  #: if the kernel held rows of a task in this share of its samples, whoever reads them is behind
 
 

@@ -2,6 +2,8 @@
 import { count, grown, make, ORDER, percent, seconds, size, STATES } from "/page/format.js";
 
 const FIRST = 12;
+// As LOSSES of task.py
+const LOSSES = [["buffers_dropped", "dropped {} buffers"], ["consumers_cut", "cut off {} consumers"], ["producers_lost", "lost {} producers"], ["records_cut", "dropped {} half records"], ["skipped", "skipped {} records"]];
 
 export class Tasks {
   constructor(place, legend, choose) {
@@ -98,9 +100,7 @@ export class Tasks {
     const full = [pools.map(([name, used]) => `${name} ${percent(used)}`).join(", ") || (task.segments ? `peak ${task.peak_segments ?? 0} of ${task.segments}` : "")];
     const queued = task.outputQueueLength ?? task.inputQueueLength;
     if (queued) full[0] += `${full[0] && ", "}${count(queued)} queued`;
-    if (task.producers_lost) full.push(`lost ${count(task.producers_lost)} producers`);
-    if (task.buffers_dropped) full.push(`dropped ${count(task.buffers_dropped)} buffers`);
-    if (task.consumers_cut) full.push(`cut off ${count(task.consumers_cut)} consumers`);
+    for (const [name, words] of LOSSES) if (task[name]) full.push(words.replace("{}", count(task[name])));
     if (task.samples?.taken) full.push(`sampled ${percent((task.samples.blocked ?? 0) / task.samples.taken)} ${task.samples.level ?? ""}`);
     lines(cells.pools, full.filter(Boolean));
     const pauses = [["gc", task.gc_s], ["stopped", task.stopped_s], ["no CPU", task.queued_s], ["throttled", task.throttled_s], ["disk", task.io_wait_s]].filter(([, held]) => held >= 0.05);

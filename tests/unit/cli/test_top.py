@@ -54,6 +54,7 @@ def test_a_stage_and_a_job_may_be_chosen(server: Server) -> None:
     assert code == 0
     assert "waits for credit of 3" in said
     assert "held back" in said
+    assert "producers of total: dropped 12 buffers" in said
     code, said = top(server.url, "--once", "--stage", "nothing")
     assert (code, "there are: producers of clean, clean, producers of total, total" in " ".join(said.split())) == (
         1,

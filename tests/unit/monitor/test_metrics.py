@@ -11,14 +11,23 @@ from typing import Any
 import monitored
 import pytest
 
+import fastbuf as fb
 from fastbuf.errors import ConfigError
 from fastbuf.monitor import Exchange, Recorder
-from fastbuf.monitor.metrics import COUNTER, METRICS, measure
+from fastbuf.monitor.metrics import COUNTER, LOSSES, METRICS, measure
 from fastbuf.monitor.otel import instrument
 from fastbuf.monitor.prometheus import exposition
+from fastbuf.monitor.task import LOSSES as WORDS
 
 parser = pytest.importorskip("prometheus_client.parser", reason="pip install 'fastbuf[monitor]'")
 NAMES = {metric.name + ("_total" if metric.kind == COUNTER else "") for metric in METRICS}
+
+
+class NotLoaded:
+    """A pickle of it cannot be loaded."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
 
 
 def parsed(recorder: Recorder) -> dict[str, dict[tuple[str, ...], float]]:
@@ -40,6 +49,7 @@ def test_prometheuss_parser_reads_every_metric() -> None:
     assert found["fastbuf_task_state_seconds_total"]["total", "producers", "1", "credit"] == 15.0
     assert found["fastbuf_edge_blocked_seconds_total"]["total", "3"] == pytest.approx(0.9 * 62)
     assert found["fastbuf_records_total"]["total", "consumers"] == 69_000
+    assert found["fastbuf_losses_total"]["total", "producers", "buffers_dropped"] == 12
     assert found["fastbuf_pool_usage_ratio"]["total", "out"] == 0.94
     assert found["fastbuf_back_pressured_ratio"]["total", "producers"] == 0.85
     assert found["fastbuf_diagnosis_info"] == {("total", "consumers", "3", "user_function", "HIGH"): 1.0}
@@ -54,6 +64,47 @@ def test_any_name_is_a_label(name: str) -> None:
 def test_two_runs_of_one_name_are_one_series() -> None:
     runs = [Exchange(id, "x", consumers={0: monitored.consumer(3.0)}) for id in "ab"]
     assert parsed(Recorder(lambda: runs))["fastbuf_records_total"]["x", "consumers"] == 40_000
+
+
+def test_what_a_slow_consumer_and_a_lost_producer_cost_is_counted() -> None:
+    """A broadcast that drops, one that cuts off, a gate that forgets a producer, one that skips a record."""
+    rows = fb.RowSerializer(fb.Schema.of(n="int64"))
+    config = fb.ExchangeConfig(max_buffers_per_channel=2, buffer_timeout_s=0)
+    with fb.ShuffleEnvironment(segments=200, segment_size=64) as env:
+        recorder = Recorder(env.monitor.exchanges)
+        gates, writers = [], []
+        for policy in ("drop", "disconnect"):
+            gates.append(env.create_input_gate(rows, channels=1, on_peer_loss="forget"))
+            made = env.create_result_partition(
+                rows, gates[-1:], selector=fb.broadcast(), config=config, on_slow_consumer=policy
+            )
+            writers.append(made)
+            made.emit_many([(n,) for n in range(100)])
+        objects = fb.PickledSerializer()
+        gates.append(env.create_input_gate(objects, channels=1, on_error="skip"))
+        writers.append(env.create_result_partition(objects, gates[-1:]))
+        writers[-1].emit(NotLoaded())
+        writers[-1].flush()
+        assert gates[-1].poll(0) is None
+        writers[0].abort("enough")
+        while not gates[0].lost:
+            gates[0].poll(0.1)
+        recorder.look()
+        figures = [made.stats() for made in (*writers, *gates)]
+        measured = measure(recorder)[LOSSES]
+        kinds = ("buffers_dropped", "consumers_cut", "producers_lost", "records_cut", "skipped")
+        totals = {kind: sum(value for labels, value in measured.items() if labels[2] == kind) for kind in kinds}
+        assert totals == {kind: sum(each.get(kind, 0) for each in figures) for kind in kinds}
+        assert totals["buffers_dropped"] > 1
+        assert (totals["consumers_cut"], totals["producers_lost"], totals["skipped"]) == (1, 1, 1)
+        for end in (*writers, *gates):
+            end.close()
+    env.pool.audit()
+
+
+def test_the_page_names_the_same_losses() -> None:
+    page = (resources.files("fastbuf.monitor") / "page" / "tasks.js").read_text()
+    assert f"const LOSSES = {json.dumps(list(WORDS.items()))};" in page
 
 
 def test_no_label_has_a_value_for_each_pair_of_tasks() -> None:
