@@ -70,9 +70,12 @@ class Page:
         self.address = f"{parts.scheme}://{parts.netloc}"
         self._headers = {"Authorization": f"Bearer {token}"}
         try:
-            self._tls = ssl.create_default_context(cafile=authority) if parts.scheme == "https" else None
+            tls = ssl.create_default_context(cafile=authority) if parts.scheme == "https" else None
         except OSError as error:
             raise ConfigError(f"{authority} cannot be used as the authority's certificate: {error}") from error
+        # Never by a proxy of the environment: it cannot reach this machine's addresses, and would be told the token.
+        direct = [urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls)]
+        self._open = urllib.request.build_opener(*direct).open
 
     def snapshot(self) -> dict[str, Any]:
         """The current snapshot.
@@ -84,7 +87,7 @@ class Page:
         """
         request = urllib.request.Request(self.address + "/snapshot", headers=self._headers)
         try:
-            with urllib.request.urlopen(request, timeout=WAIT_S, context=self._tls) as answer:
+            with self._open(request, timeout=WAIT_S) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             why = "the token is another page's" if error.code == 401 else f"it answers {error.code} {error.reason}"

@@ -1,4 +1,4 @@
-# Converts seconds to nanoseconds, for deadlines.
+# The clock of deadlines (`monotonic`, in the .pyx), and seconds as nanoseconds for them.
 from libc.stdint cimport int64_t
 
 

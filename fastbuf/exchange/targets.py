@@ -9,6 +9,7 @@ from fastbuf.checks import named_host, port, whole
 from fastbuf.config import TRANSPORTS
 from fastbuf.errors import ConfigError, PeerLost, descriptors_for
 from fastbuf.exchange.address import GateAddress, gate_key
+from fastbuf.exchange.clock import monotonic
 from fastbuf.exchange.connection import NobodyListens, Refused, transport_lacks
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.result_partition import ResultPartition
@@ -44,7 +45,7 @@ def reach(environment: ShuffleEnvironment, partition: ResultPartition, index: in
     host, number, gate_id = target[:3]
     address = (host, int(number), int(gate_id))
     fallbacks = partition.fallbacks
-    deadline = time.monotonic() + partition.config.connect_timeout_s
+    deadline = monotonic() + partition.config.connect_timeout_s
     while True:
         try:
             with descriptors_for(f"to connect consumer {host}:{number}"):
@@ -53,7 +54,7 @@ def reach(environment: ShuffleEnvironment, partition: ResultPartition, index: in
         except PeerLost as error:
             if not isinstance(error.__cause__, ConnectionRefusedError | NobodyListens):
                 raise
-            if time.monotonic() >= deadline:
+            if monotonic() >= deadline:
                 waited = partition.config.connect_timeout_s
                 raise PeerLost(f"{error}; tried for {waited:g} s (connect_timeout_s)") from error.__cause__
         partition.fallbacks = fallbacks

@@ -10,10 +10,10 @@ import errno
 import os
 import select
 import socket
-import time
 from collections import deque
 from typing import Any
 
+from fastbuf.exchange.clock import monotonic
 from fastbuf.fork_safe import child_closes
 
 STAGGER_S = 0.25  #: RFC 8305 (Happy Eyeballs): the next address is tried after this, while the last is still tried
@@ -73,7 +73,7 @@ def connect(host: str, port: int, timeout: float) -> socket.socket:
     OSError
         None answers. ConnectionRefusedError if nobody listens at one of them; TimeoutError if the time is over.
     """
-    deadline = time.monotonic() + timeout
+    deadline = monotonic() + timeout
     waiting = deque(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     trying: dict[int, socket.socket] = {}
     poll = select.poll()
@@ -84,13 +84,13 @@ def connect(host: str, port: int, timeout: float) -> socket.socket:
         nonlocal error, next_at, deadline
         next_at = 0.0
         if code == errno.ECONNREFUSED:
-            deadline = min(deadline, time.monotonic() + GRACE_S + STAGGER_S * len(waiting))
+            deadline = min(deadline, monotonic() + GRACE_S + STAGGER_S * len(waiting))
         if not isinstance(error, ConnectionRefusedError):
             error = OSError(code, os.strerror(code))
 
     try:
         while waiting or trying:
-            now = time.monotonic()
+            now = monotonic()
             if now >= deadline:
                 break
             if waiting and now >= next_at:

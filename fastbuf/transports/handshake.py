@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 
 from fastbuf.config import FLOW_CONTROLS
 from fastbuf.errors import AuthenticationError, ExchangeError, PeerLost, ProtocolError, SchemaMismatch, SequenceError
+from fastbuf.exchange.clock import monotonic
 from fastbuf.fork_safe import hmac_sha256
 
 #: The last byte is the version of the wire; 2: events, streams, answered PING; 3: CROSSED; 4: the side that connects
@@ -289,7 +290,7 @@ def patiently(attempt: Callable[[], T], deadline: float, check: Callable[[], obj
         try:
             return attempt()
         except Busy as error:
-            if time.monotonic() + pause >= deadline:
+            if monotonic() + pause >= deadline:
                 raise PeerLost(f"{error}, until connect_timeout_s had passed") from TimeoutError()
         time.sleep(pause)
         check()

@@ -12,10 +12,10 @@ import selectors
 import socket
 import ssl
 import threading
-import time
 from typing import Any, Protocol
 
 from fastbuf.errors import ConfigError, ExchangeError, PeerLost, ResourceError, descriptors_for
+from fastbuf.exchange.clock import monotonic
 from fastbuf.exchange.connection import StillConnected
 from fastbuf.exchange.named_thread import named_thread
 from fastbuf.fork_safe import child_closes, openssl, socket_pair
@@ -149,7 +149,7 @@ class Listener:
         """Wait for events and handle them.  While it waits, no variable refers to a gate, and so to an environment."""
         deadlines = [deadline for _, deadline in self._joining.values()]
         soonest = min(filter(None, [self.strangers.soonest(), *deadlines]), default=None)
-        events = selector.select(None if soonest is None else max(0.0, soonest - time.monotonic()))
+        events = selector.select(None if soonest is None else max(0.0, soonest - monotonic()))
         # Handle existing connections before accepting new ones, which may need their places.
         for key, _ in events:
             if key.fileobj == self._messages_fd:
@@ -165,7 +165,7 @@ class Listener:
     def _expire(self, selector: selectors.BaseSelector) -> None:
         for stranger in self.strangers.overdue():
             self._drop(stranger, selector, f"it proved no secret within {PROOF_TIME_S:g} s")
-        now = time.monotonic()
+        now = monotonic()
         for key in [key for key, (_, deadline) in self._joining.items() if deadline <= now]:
             del self._joining[key]
             self.strangers.idle += 1
@@ -290,7 +290,7 @@ class Listener:
             applicant, deadline = self._joining.pop((connection, stream), (None, 0.0))
             if applicant is None:
                 applicant = Applicant(self._desk.find_gate, stream, peer)
-                deadline = time.monotonic() + PROOF_TIME_S
+                deadline = monotonic() + PROOF_TIME_S
             try:
                 reply = applicant.hear(message)
                 if applicant.proved:

@@ -28,13 +28,13 @@ import os
 import selectors
 import socket
 import threading
-import time
 import weakref
 from collections.abc import Generator, Iterable
 from typing import Any
 
 from fastbuf.errors import ExchangeClosed, FastbufError, PeerLost, ResourceError, SequenceError, strerror
 from fastbuf.exchange.blocking_partition import BlockingPartition
+from fastbuf.exchange.clock import monotonic
 from fastbuf.exchange.connection import NobodyListens, Refused, StillConnected, register_transport, warn_once
 from fastbuf.exchange.doorbell import Doorbell
 from fastbuf.exchange.named_thread import named_thread
@@ -106,7 +106,7 @@ class MemfdTransport:
             self._selector = child_closes(opened.enter_context(selectors.DefaultSelector()))
             opened.pop_all()
         self._lines = Lines(self._selector)
-        self._collect_at = time.monotonic()
+        self._collect_at = monotonic()
         for sock in (self._wake_in, self._wake_out):
             sock.setblocking(False)
         self._selector.register(self._wake_in, selectors.EVENT_READ)
@@ -171,7 +171,7 @@ class MemfdTransport:
         PeerLost, SequenceError
             The consumer was connected and then lost, or it has this channel already.
         """
-        deadline = time.monotonic() + partition.config.connect_timeout_s
+        deadline = monotonic() + partition.config.connect_timeout_s
         hs.patiently(lambda: self._connect(partition, index, target, channel), deadline, partition.check)
 
     def _connect(self, partition: Any, index: int, target: tuple[str, int, int], channel: dict[str, Any]) -> None:
@@ -326,7 +326,7 @@ class MemfdTransport:
                 self._accept()
             for stranger in self.strangers.overdue():
                 self._drop(stranger, f"it proved no secret within {PROOF_TIME_S:g} s")
-            now = time.monotonic()
+            now = monotonic()
             self._lines.check(now)
             if now >= self._collect_at:
                 self._collect_at = now + COLLECT_S
@@ -338,7 +338,7 @@ class MemfdTransport:
         soonest = min(self._lines.next_check(), math.inf if places is None else places)
         if self._lines.lenders:
             soonest = min(soonest, self._collect_at)
-        return None if soonest == math.inf else max(0.0, soonest - time.monotonic())
+        return None if soonest == math.inf else max(0.0, soonest - monotonic())
 
     def _on(self, key: selectors.SelectorKey) -> None:
         if key.fileobj is self._wake_in:

@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from fastbuf.exchange.clock import monotonic
 from fastbuf.exchange.shared_lender import SharedWriter
 from fastbuf.exchange.shared_reader import SharedReader
 
@@ -57,7 +58,7 @@ class Line:
         self.pidfd = _pidfd(self.pid)
         self.open = True
         self.ping_s = ping_s
-        self.due = time.monotonic() + ping_s  # time of the next check
+        self.due = monotonic() + ping_s  # time of the next check
         self._heard = False  # bytes arrived since the last check
         self._cpu_ns = self._used()
         self._silent = 0  # checks in a row without a sign of life

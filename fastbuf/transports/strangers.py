@@ -16,6 +16,7 @@ from collections.abc import Hashable, Iterator
 from typing import Any, Generic, TypeVar
 
 from fastbuf.errors import strerror
+from fastbuf.exchange.clock import monotonic
 from fastbuf.fork_safe import child_closes
 
 PLACES = 64  #: for callers from addresses that proved a secret, and as many for all others
@@ -39,7 +40,7 @@ class Stranger:
 
     def __init__(self, address: Hashable) -> None:
         self.address = address
-        self.deadline = time.monotonic() + PROOF_TIME_S
+        self.deadline = monotonic() + PROOF_TIME_S
         self.heard = False  #: it has sent a producer's first message
         self.proved = False  #: it has proved a secret, and needs no place any more though it may not be connected yet
         self.round = 0  #: when it came
@@ -80,7 +81,7 @@ class Strangers(Generic[S]):
 
     def overdue(self) -> list[S]:
         """Those whose time is over."""
-        now = time.monotonic()
+        now = monotonic()
         return [s for s in self._here if s.deadline <= now]
 
     # ---- arrival and departure
@@ -101,7 +102,7 @@ class Strangers(Generic[S]):
             yield child_closes(sock), address
 
     def _cannot_accept(self, error: OSError) -> None:
-        now = time.monotonic()
+        now = monotonic()
         if now >= self._lacked + WARN_EVERY_S:
             self._lacked = now
             log.warning(
@@ -166,7 +167,7 @@ class Strangers(Generic[S]):
         self._warn(stranger, why)
 
     def _warn(self, last: S, why: str) -> None:
-        now = time.monotonic()
+        now = monotonic()
         if now < self._warned + WARN_EVERY_S:
             return
         refused, idle = self.refused - self._told[0], self.idle - self._told[1]

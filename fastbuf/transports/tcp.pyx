@@ -6,7 +6,6 @@ secret on it; the others join, each with a proof of its own.
 
 import sys
 import threading
-import time
 import weakref
 
 cimport cython
@@ -30,6 +29,7 @@ from fastbuf.transports.tcp_thread cimport IoThread
 
 from fastbuf.config import FLOW_CONTROLS
 from fastbuf.errors import AuthenticationError, ConfigError, ExchangeClosed, PeerLost
+from fastbuf.exchange.clock import monotonic
 from fastbuf.exchange.connection import register_transport
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.addresses import connect, host_of
@@ -221,12 +221,12 @@ cdef class TcpTransport:
     def connect(self, ResultPartition partition, int index, target, channel):
         """Waits until both ends have proved the secret; `connect_timeout_s` at most."""
         where = f"consumer {target[0]}:{target[1]}"
-        deadline = time.monotonic() + partition.config.connect_timeout_s
+        deadline = monotonic() + partition.config.connect_timeout_s
         alone = False
         try:
             while True:
                 route = self._route(target[:2], partition.config.flow_control)
-                if not route.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                if not route.lock.acquire(timeout=max(0.0, deadline - monotonic())):
                     raise PeerLost(f"{where} cannot be reached: another channel is still trying to connect")
                 try:
                     if route.serial == 0:
@@ -237,14 +237,14 @@ cdef class TcpTransport:
                                 lambda: self._dial(partition, index, target, channel, where, route, alone),
                                 deadline, partition.check)
                             route.borrowed = False
-                            route.dialled = time.monotonic()
+                            route.dialled = monotonic()
                             return
                         except hs.Crossed as error:
                             if alone:
                                 raise PeerLost(f"{where} waits for what it dials itself") from error
                             alone = True        # if the peer's connection does not come after all
                             route.dialling = False
-                            route.take(max(0.0, min(CROSSING_S, deadline - time.monotonic())))
+                            route.take(max(0.0, min(CROSSING_S, deadline - monotonic())))
                     serial, borrowed = route.serial, route.borrowed
                 finally:
                     route.dialling = False
@@ -306,7 +306,7 @@ cdef class TcpTransport:
         if applicant.hello.port == 0 or route is None:
             return False
         if not route.dialling:
-            return route.serial != 0 and not route.borrowed and time.monotonic() - route.dialled < CROSSING_S
+            return route.serial != 0 and not route.borrowed and monotonic() - route.dialled < CROSSING_S
         # Both ends see the same two addresses, so exactly one says yes; where they see different ones, both or neither
         # may.
         return (host_of(sock.getsockname()), self.listener.address[1]) < theirs

@@ -14,13 +14,13 @@ import selectors
 import socket
 import ssl
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from fastbuf.config import TlsConfig
 from fastbuf.errors import AuthenticationError, ConfigError, PeerLost
+from fastbuf.exchange.clock import monotonic
 from fastbuf.exchange.named_thread import start_thread
 from fastbuf.fork_safe import child_closes, openssl, socket_pair
 
@@ -42,7 +42,7 @@ class ForkSafeSocket(ssl.SSLSocket):
     patience: float = 0.0
 
     def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        deadline = time.monotonic() + self.patience
+        deadline = monotonic() + self.patience
         while True:
             try:
                 with openssl:
@@ -53,7 +53,7 @@ class ForkSafeSocket(ssl.SSLSocket):
                 wanted = select.POLLIN if isinstance(error, ssl.SSLWantReadError) else select.POLLOUT
             poll = select.poll()
             poll.register(self, wanted)
-            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            if not poll.poll(max(0.0, deadline - monotonic()) * 1000):
                 raise TimeoutError("the peer did not answer in time")
 
     def do_handshake(self, block: bool = False) -> None:
@@ -240,7 +240,7 @@ class Relay:
 
     def close(self) -> None:
         """The I/O thread has closed its ends: relay the remaining bytes for a limited time. Idempotent."""
-        self._closing_at = time.monotonic() + _LAST_WORDS_S
+        self._closing_at = monotonic() + _LAST_WORDS_S
         with contextlib.suppress(OSError):
             self._wake_out.send(b"x")
         # otherwise the garbage collector ended the environment in the relay's thread
@@ -259,7 +259,7 @@ class Relay:
             while True:
                 wait = None
                 if self._closing_at is not None:
-                    wait = self._closing_at - time.monotonic()
+                    wait = self._closing_at - monotonic()
                     if wait <= 0 or not (self._links or self._new):
                         break
                 ready = {key.data for key, _ in selector.select(wait)}

@@ -77,6 +77,19 @@ def test_any_token_gets_through_its_url() -> None:
         assert top(made.url, "--once")[0] == 0
 
 
+@pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY", "all_proxy"])
+def test_a_proxy_is_not_told_the_token(name: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy.setblocking(False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        code, said = top(server.url, "--once")
+        assert code == 0, said
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
+
+
 def test_wrong_addresses_say_what_is_wrong(server: Server) -> None:
     for url in (server.address, "nonsense", "ftp://x/#token=y", "http://x:80a/#token=y", "http://[x/#token=y"):
         code, said = top(url, "--once")
