@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, overload
 
-from fastbuf.checks import flag, instance, named_host, one_of, port, whole
+from fastbuf.checks import flag, instance, named_host, one_of, port, segment_bytes, whole
 from fastbuf.config import (
     ON_PEER_LOSS,
     ON_SLOW_CONSUMER,
@@ -53,8 +53,8 @@ def _close_at_exit() -> None:
 
 
 def open_environments() -> list[ShuffleEnvironment]:
-    """The environments of this process that are not closed."""
-    return list(_open)
+    """The environments of this process that are not closed; a forked child has copies of its parent's too."""
+    return [environment for environment in _open if environment.pid == os.getpid()]
 
 
 _PARTITION_TYPES = {"pipelined": ResultPartition, "blocking": BlockingPartition}
@@ -131,8 +131,9 @@ class ShuffleEnvironment:
         shared = flag("shared", shared)
         self.pid = os.getpid()
         self.tls = tls
+        segments, segment_size = whole("segments", segments, 1), segment_bytes(segment_size)
         #: Why shared memory cannot be had here although it was asked for; empty: it was not, or can be.
-        self.unshared = memfd_denied() if shared else ""
+        self.unshared = memfd_denied(segments, segment_size) if shared else ""
         if self.unshared:
             warn_once(f"shared=True does nothing here ({self.unshared}): processes of this host exchange through TCP")
         self.shared = shared = shared and not self.unshared

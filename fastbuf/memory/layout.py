@@ -54,15 +54,19 @@ def require_sealed(fd: int, source: str) -> None:
         )
 
 
-def memfd_denied() -> str:
-    """Why this process cannot make a sealed memfd, which a sandbox may deny; empty: it can."""
+def memfd_denied(segments: int, segment_size: int) -> str:
+    """Why this process cannot make a sealed memfd for these segments, as in a sandbox; empty: it can."""
     try:
         fd = os.memfd_create("fastbuf-try", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
         return f"memfd_create: {error.strerror}" if error.errno in DENIALS else ""  # else the real one tells
+    length = ArenaLayout.of(segments, segment_size, 0).file_length
     try:
+        os.ftruncate(fd, length)
         fcntl.fcntl(fd, _F_ADD_SEALS, _F_SEAL_SHRINK)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            return f"a memfd of {length} bytes: {error.strerror} (ulimit -f)"
         return f"fcntl(F_ADD_SEALS): {error.strerror}"
     finally:
         os.close(fd)

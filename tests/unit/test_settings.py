@@ -354,8 +354,13 @@ def test_a_close_has_its_time(env: fb.ShuffleEnvironment, seconds: float) -> Non
     sent = 0
     while writer.try_emit((sent,)):
         sent += 1
+    other = threading.Event()
+    beside = threading.Thread(target=other.wait)  # an only thread would be told that it waits for itself
+    beside.start()
     with pytest.raises(TimeoutError, match=f"no consumer made room for its last record within {seconds} s"):
         writer.close(timeout=seconds)
+    other.set()
+    beside.join()
     closing = threading.Thread(target=writer.close)
     closing.start()
     with gates[0] as gate:

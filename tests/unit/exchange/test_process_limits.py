@@ -62,6 +62,33 @@ def test_each_descriptor_that_is_missing_is_named(shared: bool) -> None:
     assert (done.returncode, done.stderr) == (0, ""), done.stderr[-2000:]
 
 
+@pytest.mark.parametrize("limit", ["0", "4096", "100_000", "10_000_000"])
+def test_where_files_may_not_grow_processes_exchange_through_tcp(limit: str) -> None:
+    """``ulimit -f`` is of memfds too.  The last one has room for one environment's segments, not for the other's."""
+    script = f"""
+        import logging, resource
+        import fastbuf as fb
+        told = []
+        logging.getLogger("fastbuf").addHandler(logging.Handler())
+        logging.getLogger("fastbuf").handlers[-1].emit = lambda record: told.append(record.getMessage())
+        rows = fb.RowSerializer(fb.Schema.of(n="int64"))
+        resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+        with (
+            fb.ShuffleEnvironment(segments=512, shared=True) as near,
+            fb.ShuffleEnvironment(segments=64, shared=True) as far,
+        ):
+            far.listen()
+            gate = far.create_input_gate(rows, channels=1)
+            with near.create_result_partition(rows, [gate.address]) as writer:
+                writer.emit((1,))
+                assert writer.stats()["transports"] == {{"tcp": 1}}
+            assert list(gate) == [(1,)]
+        assert any("(ulimit -f)" in line and "shared=True does nothing here" in line for line in told), told
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 @pytest.mark.parametrize("shared", [False, True], ids=["tcp", "memfd"])
 def test_a_thread_that_cannot_start_is_named(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     with fb.ShuffleEnvironment(segments=32, shared=shared) as env:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import sys
 import textwrap
@@ -16,6 +17,7 @@ import pytest
 
 import fastbuf as fb
 from fastbuf.errors import StallTimeout
+from fastbuf.exchange.own_readers import refuse_to_wait_for_oneself
 
 ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
 RECORD = (1, "x" * 300)
@@ -58,6 +60,31 @@ def _calls(writer: fb.RecordWriter) -> dict[str, Any]:
         "emit_many": lambda: writer.emit_many([RECORD] * MANY),
         "emit_event": lambda: [writer.emit_event(fb.Watermark(k)) for k in range(MANY)],
     }
+
+
+def test_a_forked_child_does_not_wait_for_its_parent_as_for_itself() -> None:
+    """It found its copy of the parent's gate, which no thread of the child could read."""
+    room: dict[str, Any] = {"segments": 64, "segment_size": 2048}
+    with fb.ShuffleEnvironment(**room) as far:
+        far.listen()
+        gate = far.create_input_gate(ROWS, channels=1)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                near = fb.ShuffleEnvironment(**room)
+                writer = near.create_result_partition(ROWS, [gate.address])
+                while writer.try_emit(RECORD):
+                    pass
+                refuse_to_wait_for_oneself(writer.partition, 5.0)
+                writer.abort("enough")
+                near.close()
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        gate.close()
+    far.pool.audit()
 
 
 @pytest.mark.parametrize("call", ["emit", "emit_many", "emit_event"])
