@@ -224,8 +224,8 @@ class AlignedWindows:
         """All windows may have rows that early results have not shown."""
         if self._notes:
             self._touched = [table.select([LABEL, *self.keys]) for table in self._runs.tables()]
-        self._since = sum(table.num_rows for table in self._runs.tables())
-        self._late_in = self.rules.complete and self._since > 0
+        self._since = MAX if self._runs.runs else 0
+        self._late_in = self.rules.complete and bool(self._runs.runs)
         self._plan()
         self._next = min(self._next, self.watermark)
 
@@ -325,8 +325,12 @@ class AlignedWindows:
             self._drop(int(over[0]), int(over[-1]) + 1)
 
     def _drop(self, low: int, high: int) -> None:
+        import pyarrow.compute as pc
+
         for piece in self._runs.drop(low, high):
             self._dirty[self._hashes.groups(piece)] = True
+        touched = [table.filter(pc.greater_equal(table.column(LABEL), high)) for table in self._touched]
+        self._touched = [table for table in touched if table.num_rows]
 
     def restored(self, table: pa.Table) -> None:
         self._runs.add(table)

@@ -212,8 +212,8 @@ class SessionWindows:
 
     def touch_all(self) -> None:
         """After a restore: anything may be due."""
-        self._since = sum(table.num_rows for table in self._state)
-        self._late_in = self.rules.complete and self._since > 0
+        self._since = MAX if self._state else 0
+        self._late_in = self.rules.complete and bool(self._state)
         self._next = MIN
 
     def _all(self) -> Iterator[pa.RecordBatch]:
