@@ -7,6 +7,7 @@ from decimal import Context
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, RecordError, SchemaError
+from fastbuf.event_time.arrow_rows import grouped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -155,8 +156,7 @@ class Aggregates:
                 table = table.set_column(at, source, wide(table.column(at)))
         asked: list[Any] = counts + [(source or [], call) for source, call in calls]
         asked = [ask for i, ask in enumerate(asked) if ask not in asked[:i]]
-        # A task must not start threads; without them keys come in the order of their first row
-        made = table.group_by(list(by), use_threads=False).aggregate(asked)
+        made = grouped(table, by, asked)
         names = ["_".join(filter(None, (source, call))) for source, call in calls]
         counted = ["_".join(filter(None, (source or "", call))) for source, call in counts]
         columns = [made.column(name) for name in by] + [narrow(made.column(name)) for name in counted + names]

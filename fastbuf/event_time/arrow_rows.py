@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _HASHES = 1 << 22  #: of a table of marks
+_PART_ROWS = 1 << 14  #: rows that are grouped together, where there are many groups
 
 
 def int64s(column: Any) -> NDArray[np.int64]:
@@ -94,13 +95,18 @@ class Hashes:
         """The key group of each row."""
         return self._of(self._groups, table)
 
+    def maybe(self, table: pa.Table, others: pa.Table) -> NDArray[np.bool_]:
+        """Which rows may have the keys of one of the others: those that do, and a few more."""
+        marks = np.zeros(_HASHES, bool)
+        marks[self._of(self._marks, others)] = True
+        chosen: NDArray[np.bool_] = marks[self._of(self._marks, table)]
+        return chosen
+
     def among(self, table: pa.Table, others: pa.Table, *also: str) -> NDArray[np.bool_]:
         """Which rows have the keys, and the values of the columns `also`, of one of the others."""
         import pyarrow as pa
 
-        marks = np.zeros(_HASHES, bool)
-        marks[self._of(self._marks, others)] = True
-        maybe = np.flatnonzero(marks[self._of(self._marks, table)])
+        maybe = np.flatnonzero(self.maybe(table, others))
         columns = [*also, *self.keys]
         both = pa.concat_tables([others.select(columns), table.select(columns).take(maybe)])
         numbers = key_numbers(both.columns, others.num_rows + len(maybe))
@@ -111,6 +117,29 @@ class Hashes:
         return chosen
 
 
+def grouped(table: pa.Table, by: Sequence[str], aggregates: Sequence[Any]) -> pa.Table:
+    """One row for each value of the columns `by`.
+
+    Of many values pyarrow's table of groups is larger than the processor's caches: then it is faster by parts.
+    """
+    import pyarrow as pa
+
+    # A task must not start threads; without them groups come in the order of their first row
+    if table.num_rows < 8 * _PART_ROWS:
+        return table.group_by(list(by), use_threads=False).aggregate(list(aggregates))
+    table = table.combine_chunks()
+    hashes = HashPartitioner(list(by), _HASHES).partition(table.select(list(by)).to_batches()[0])
+    if 2 * len(np.unique(hashes[:_PART_ROWS])) < _PART_ROWS:
+        return table.group_by(list(by), use_threads=False).aggregate(list(aggregates))
+    parts = min(table.num_rows // _PART_ROWS, 256)
+    part = (hashes % parts).astype(np.uint8)  # of which NumPy sorts by counting
+    table = table.take(np.argsort(part, kind="stable"))
+    ends = np.cumsum(np.bincount(part)).tolist()
+    pieces = [table.slice(start, end - start) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    made = [piece.group_by(list(by), use_threads=False).aggregate(list(aggregates)) for piece in pieces]
+    return pa.concat_tables(made)
+
+
 def in_order(table: pa.Table, by: Sequence[str]) -> pa.Table:
     """The rows by these columns; where they are of a type that has no order, as they stand."""
     import pyarrow as pa
@@ -118,11 +147,26 @@ def in_order(table: pa.Table, by: Sequence[str]) -> pa.Table:
 
     if table.num_rows < 2:
         return table
+    columns = [table.column(name) for name in by]
+    if all(column.type == pa.int64() and not column.null_count for column in columns):
+        values = [int64s(column) for column in columns]
+        varying = [v for v in values if v[0] != v[-1] or bool((v != v[0]).any())]
+        order = np.lexsort(varying[::-1]) if varying else np.arange(table.num_rows)
+        return table.take(order)
     try:
         order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in by])
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid):
         return table
     return table.take(order)
+
+
+def key_values(columns: Sequence[Any], rows: int) -> NDArray[np.int64]:
+    """As :func:`key_numbers`, but any numbers."""
+    import pyarrow as pa
+
+    if len(columns) == 1 and columns[0].type == pa.int64() and not columns[0].null_count:
+        return int64s(columns[0])
+    return key_numbers(columns, rows)
 
 
 def sorted_by(table: pa.Table, values: NDArray[np.int64]) -> tuple[pa.Table, NDArray[np.int64]]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastbuf.event_time.aggregates import COUNT
-from fastbuf.event_time.arrow_rows import Hashes, int64s, key_numbers
+from fastbuf.event_time.arrow_rows import Hashes, int64s, key_numbers, key_values
 from fastbuf.event_time.results import Results
 from fastbuf.event_time.rules import Rules
 from fastbuf.event_time.runs import LABEL, TIER
@@ -90,7 +90,7 @@ class SessionWindows:
         if shells is not None:
             windows = pa.concat_tables([windows, shells])
         starts, ends = int64s(windows.column(LABEL)), int64s(windows.column(END))
-        numbers = key_numbers([windows.column(name) for name in self.keys], windows.num_rows)
+        numbers = key_values([windows.column(name) for name in self.keys], windows.num_rows)
         order, firsts, reach = sessions(numbers, starts, ends)
         starts = starts[order[firsts]]
         session = np.empty(len(order), np.int64)  # of each row
@@ -122,8 +122,8 @@ class SessionWindows:
         rules = self.rules
         made, place = self._joined(rows, self.work.first)
         new = np.ones(made.num_rows, bool)
-        before = self._extract(lambda table: self._hashes.among(table, made))
-        shells = self._extract_shells(lambda table: self._hashes.among(table, made))
+        before = self._extract(lambda table: self._hashes.maybe(table, made))
+        shells = self._extract_shells(lambda table: self._hashes.maybe(table, made))
         if before is not None or shells is not None:
             old = before.num_rows if before is not None else 0
             both = made if before is None else pa.concat_tables([before, made])

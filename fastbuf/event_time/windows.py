@@ -156,7 +156,7 @@ def sessions(keys: NDArray[np.int64], starts: Times, ends: Times) -> tuple[NDArr
     Parameters
     ----------
     keys
-        A number for each row, the same for the same key, from 0 on.
+        A number for each row, the same for the same key.
 
     Returns
     -------
@@ -169,6 +169,7 @@ def sessions(keys: NDArray[np.int64], starts: Times, ends: Times) -> tuple[NDArr
     keys, starts, ends = keys[order], starts[order], ends[order]
     # The greatest end so far within the key.  Keys rise, so a greatest number over all does it, if the key stands in
     # its upper digits; ends are numbered if they would not leave room for it.
+    keys = np.append(0, np.cumsum(keys[1:] != keys[:-1]))
     values = None
     low, high = int(ends.min()), int(ends.max())
     if (int(keys[-1]) + 1) * (high - low + 1) >= MAX:

@@ -287,7 +287,8 @@ class Stream:
 @pytest.mark.parametrize("kind", KINDS)
 def test_streams_give_what_windows_by_hand_give(kind: str) -> None:
     fired = Counter[str]()
-    for case in (case for case in CASES if case[0] == kind):
+    # By day one of three, which has each trigger, lateness and mode
+    for case in (case for case in CASES[:: 1 if LONG else 3] if case[0] == kind):
         for seed in range(4 if LONG else 1):
             stream = Stream(case, seed)
             try:
