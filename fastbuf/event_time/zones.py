@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastbuf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 SECOND = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -54,6 +57,8 @@ class Zone:
     """
 
     def __init__(self, name: str) -> None:
+        from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
         try:
             self.zone = ZoneInfo(name)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
