@@ -19,6 +19,7 @@ import hypothesis
 import javas
 import pytest
 from nights import LONG, left_for_the_night
+from real_parts import broker, postgres  # noqa: F401 -- fixtures
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", javas.OPTIONS)
 
