@@ -71,9 +71,9 @@ def attempts(what: str) -> Iterator[Callable[[Exception], None]]:
 
     def giving_up(error: Exception) -> None:
         raise CommitFailed(
-            f"{what} could not be committed in {len(WAITS_S) + 1} attempts; they are kept, and are committed when the "
-            f"stream is started again: {error}"
-        ) from None  # its context may show what connects to the server
+            f"{what} could not be committed in {len(WAITS_S) + 1} attempts: {error}.  "
+            "Start the stream again when it can be: its last checkpoint has them"
+        ) from None  # the error's context may show what connects to a server
 
     yield from map(waiting, WAITS_S)
     yield giving_up
