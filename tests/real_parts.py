@@ -8,6 +8,7 @@ are made in it.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import pwd
 import secrets
@@ -67,13 +68,18 @@ class Broker:
         """All records, by partition and offset, those of aborted transactions too where the broker shows them."""
         from confluent_kafka import Consumer, TopicPartition
 
-        settings = {"group.id": "test", "enable.auto.commit": False, "enable.partition.eof": True}
+        settings = {
+            "group.id": "test",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
+        }
         reader = Consumer({"bootstrap.servers": self.servers, "isolation.level": "read_committed", **settings})
         places = [TopicPartition(topic, n, 0) for n in self.admin.list_topics(timeout=30).topics[topic].partitions]
         reader.assign(places)
         found, ended = [], set()
         while len(ended) < len(places):
-            for message in reader.consume(1000, 0.5):
+            for message in reader.consume(1000, 0.02):
                 if message.error() is None:
                     found.append(message)
                 else:
@@ -88,6 +94,17 @@ class Broker:
     def go_on(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
+
+
+def committed_records(broker: Broker, topic: str, markers: str = "fastbuf-commits") -> list[Any]:
+    """The records of a topic that a sink has committed, each with what follows from the markers.
+
+    Kafka hides what was aborted from those who read what is committed; the broker of the tests does not.  So records
+    whose attempt has no marker are left out here, as Kafka's isolation would leave them out.
+    """
+    attempts = {json.loads(marker.value()).get("attempt") for marker in broker.records(markers)}
+    records = broker.records(topic)
+    return [each for each in records if dict(each.headers())["fastbuf-attempt"].decode() in attempts]
 
 
 class MockBroker(Broker):

@@ -180,7 +180,7 @@ class KafkaSource:
 
     def _asked(self) -> Consumer:
         if self._client is None:
-            self._client = self.cluster.consumer()
+            self._client = self.cluster.asker()
         return self._client
 
     def _partitions(self) -> dict[str, int]:

@@ -57,6 +57,10 @@ class Cluster:
         }
         return self._made(Consumer, usual, {**fixed, **settings})
 
+    def asker(self) -> Consumer:
+        """A consumer that is asked for topics and offsets alone: what an open transaction has written counts."""
+        return self.consumer(isolation_level="read_uncommitted")
+
     def producer(self, **settings: Any) -> Producer:
         """A producer that keeps order, and writes nothing twice as long as it lives."""
         from confluent_kafka import Producer

@@ -121,8 +121,8 @@ def read_markers(sink: KafkaSink, context: SinkContext) -> list[dict[str, Any]]:
     """What the topic has of this stream; waits for open transactions that may hide some of it."""
     from confluent_kafka import KafkaError, TopicPartition
 
-    asker = sink.cluster.consumer()
-    reader = sink.cluster.consumer(isolation_level="read_committed")
+    asker = sink.cluster.asker()
+    reader = sink.cluster.consumer(isolation_level="read_committed", fetch_wait_max_ms=10)  # its end is told sooner
     told: dict[bytes, dict[str, Any]] = {}
     mine = _key(context, "").encode()
     try:
@@ -158,7 +158,7 @@ def _key(context: SinkContext, *parts: object) -> str:
 def _tell(sink: KafkaSink, context: SinkContext, who: str, more: dict[str, Any]) -> None:
     """Write a record that is no marker, and see it delivered."""
     failed: list[Any] = []
-    producer = sink.cluster.producer(linger_ms=0)
+    producer = sink.cluster.producer(linger_ms=0, enable_idempotence=False)  # twice is no harm, and it is sooner
     value = json.dumps({**more, "generation": context.generation})
     producer.produce(sink.markers, value, _key(context, who), on_delivery=lambda error, _: failed.append(error))
     if producer.flush(PATIENCE_S) or failed != [None]:

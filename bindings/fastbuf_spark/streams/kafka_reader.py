@@ -50,8 +50,7 @@ class KafkaReader:
         self._schema = schema
         values = len(schema) - len(source.metadata)
         self._json = JsonReader(pa.schema([schema.field(place) for place in range(values)])) if values else None
-        # What is asked about offsets reads what is not committed too: a transaction that is open counts
-        self._asker = source.cluster.consumer()
+        self._asker = source.cluster.asker()
         self._consumer = source.cluster.consumer(
             isolation_level="read_committed",
             on_commit=self._committed,
