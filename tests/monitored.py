@@ -177,3 +177,55 @@ def story(now: float, seconds: int = 180) -> tuple[History, Callable[[], list[Ex
         clock[0] += 1
         recorder.look()
     return history, lambda: at(time.time())
+
+
+def a_stream(held_s: float = 60.0, at: float = BEGAN + 100, **more: Any) -> dict[str, Any]:
+    """A query as a driver tells of it: `running` is slow, so its source is held back, and its checkpoint waits."""
+
+    def stage(name: str, seconds: dict[str, float], rows: int, **marks: Any) -> dict[str, Any]:
+        task = {"subtask": 0, "state": "user", "rows_in": rows, "rows_out": rows, "seconds": seconds}
+        return {"name": name, "tasks": 1, "running": 1, "rows_in": rows, "rows_out": rows, "subtasks": [task], **marks}
+
+    def checkpoint(number: int, state: str = "completed", **parts: Any) -> dict[str, Any]:
+        told = {"id": number, "state": state, "started_ms": 1000 * (at - 20 + 2 * number), "duration_s": 0.2}
+        return {**told, "reason": "", "bytes": 1000 * number, "slowest": "task 0 of running", **parts}
+
+    parts = {"start_delay_s": 0.1, "alignment_s": 0.05, "sync_s": 0.01, "async_s": 0.04}
+    reason = "task 2 declined checkpoint 2: disk full"
+    marks = {"watermark_ms": 1000 * (at - 5), "watermark_lag_s": 5.0}
+    return {
+        "id": "job-1",
+        "name": "orders to parquet",
+        "state": "running",
+        "message": "",
+        "restarts": 1,
+        "generation": 2,
+        "began": BEGAN,
+        "stages": [
+            stage("source", {"credit": held_s, "link": 0.0, "segment": 0.0}, 40_000),
+            stage("running", {"credit": 0.0, "link": 0.0, "segment": 0.0, "input": 1.0}, 39_000, **marks),
+            stage("sink", {"input": 60.0}, 39_000, **marks),
+        ],
+        "checkpoints": [
+            checkpoint(1, **parts),
+            checkpoint(2, "failed", reason=reason),
+            checkpoint(3, **parts, duration_s=2.5),
+            checkpoint(4, "in progress"),
+        ],
+        "waiting": "waits for task 0 of running, which is busy in its functions",
+        **more,
+    }
+
+
+def a_watched_stream(**more: Any) -> Recorder:
+    """Looked at twice, so that there are rates: the source is held back for nine of ten seconds."""
+    clock = [BEGAN + 90]
+    recorder = Recorder(
+        list,
+        clock=lambda: clock[0],
+        queries=lambda: [a_stream(9.0 if clock[0] > BEGAN + 90 else 0.0, clock[0], **more)],
+    )
+    recorder.look()
+    clock[0] += 10
+    recorder.look()
+    return recorder

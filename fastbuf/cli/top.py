@@ -25,6 +25,7 @@ from fastbuf.monitor.task import LOSSES, PRESSED
 
 WAIT_S = 10.0  #: longest wait for an answer
 BAR = 24
+CHECKPOINTS = 6  #: of a stream that are shown
 NARROW = 110  #: columns of a terminal from which on all figures have room
 LEVELS = {"OK": "green", "LOW": "yellow", "HIGH": "bold red"}
 NOW = {
@@ -137,9 +138,17 @@ def view(
                 f"{error}; there are: {', '.join(j['id'] for j in snapshot['jobs']) or 'none'}"
             ) from error
     else:
+        queries = snapshot.get("queries", [])
+        told = [_query(query, width < NARROW) for query in queries if query["running"]] or [
+            _query(query, width < NARROW) for query in queries[-1:]
+        ]
         jobs = [j for j in snapshot["jobs"] if j["state"] == "RUNNING"] or snapshot["jobs"]
+        if told and not (jobs and jobs[-1]["state"] == "RUNNING"):
+            return Padding(Group(*told), (0, 1))
         if not jobs:
             return Text("Nothing has run yet.")
+        if told:
+            return Group(Padding(Group(*told), (0, 1)), view(snapshot, jobs[-1]["id"], stage, rows, width))
         found = jobs[-1]
     failed = [exchange for exchange in found["exchanges"] if exchange["outcome"] == "aborted"]
     roots = (
@@ -151,6 +160,40 @@ def view(
     without = [line for each in found["vertices"] for line in _losses(each)]
     parts: list[RenderableType] = [head, Text(), *said, *without, Text(), _stages(found, roots), Text()]
     return Padding(Group(*parts, _subtasks(vertex, roots, rows, width < NARROW)), (0, 1))
+
+
+def _query(query: dict[str, Any], narrow: bool) -> RenderableType:
+    """A stream: its stages, why its checkpoint waits, its last checkpoints."""
+    about = f"   {query['state']}   generation {query['generation']}   restarts {query['restarts']}"
+    stages = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("stage", "tasks", "rows in/s", "rows out/s", "held back", "lag"):
+        stages.add_column(name, justify="left" if name == "stage" else "right", no_wrap=name != "stage")
+    for found in query["stages"]:
+        lag = found.get("watermark_lag_s")
+        stages.add_row(
+            Text(found["name"]),
+            f"{found['running']} of {found['tasks']}",
+            f"{found['rowsInPerSecond']:,.0f}",
+            f"{found['rowsOutPerSecond']:,.0f}",
+            Text(f"{found['backPressured']:.0%}", style=LEVELS[found["level"]]),
+            "-" if lag is None else f"{lag:.1f} s",
+        )
+    checkpoints = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    parts = {"took": "duration_s", "start delay": "start_delay_s", "alignment": "alignment_s"}
+    if not narrow:
+        parts |= {"sync": "sync_s", "async": "async_s"}
+    for name in ("checkpoint", *parts, "written", "slowest, or why it failed"):
+        left = name == "slowest, or why it failed"
+        checkpoints.add_column(name, justify="left" if left else "right", no_wrap=not left)
+    for made in reversed(query["checkpoints"][-CHECKPOINTS:]):
+        state = {"completed": "", "failed": " failed"}.get(made["state"], " ...")
+        took = [f"{made[name]:.3f} s" if made.get(name) is not None else "-" for name in parts.values()]
+        written = f"{made.get('bytes', 0):,}"
+        checkpoints.add_row(f"{made['id']}{state}", *took, written, Text(made["reason"] or made.get("slowest", "-")))
+    waiting = [Text(f"The checkpoint in progress {query['waiting']}")] if query.get("waiting") else []
+    head = Text.assemble((query["name"], "bold"), about)
+    said = Text(query["sentence"], style="bold red" if query["state"] == "failed" else "")
+    return Group(head, Text(), said, Text(), stages, Text(), *waiting, checkpoints, Text())
 
 
 def _vertex(job: dict[str, Any], stage: str | None, roots: list[dict[str, Any]]) -> dict[str, Any]:

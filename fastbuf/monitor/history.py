@@ -79,9 +79,11 @@ class History:
             job for job in snapshot["jobs"] if job["state"] == "RUNNING" or self._seen.get(job["id"]) != seen[job["id"]]
         ]
         self._seen = seen
-        if not jobs:
+        running = [query for query in snapshot.get("queries", ()) if query["running"]]
+        if not jobs and not running:
             return
-        moment = _Moment(at, {job["id"]: _line(job) for job in jobs}, _pack({"at": at, "jobs": jobs}))
+        packed = _pack({"at": at, "jobs": jobs, "queries": running})
+        moment = _Moment(at, {job["id"]: _line(job) for job in jobs}, packed)
         self._fine.append(moment)
         if not self._coarse or at - self._coarse[-1].at >= 0.99 * COARSE_S:
             self._coarse.append(moment)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fastbuf.monitor.queries import PARTS, age_s, last_completed
 from fastbuf.monitor.recorder import Labels, Recorder
 
 COUNTER, GAUGE = "counter", "gauge"
@@ -91,7 +92,63 @@ DIAGNOSIS = Metric(
     ("exchange", "stage", "subtask", "cause", "level"),
     "1 for each task that slows down a running exchange; subtask all: all tasks of the stage alike",
 )
-METRICS = (TASK_SECONDS, EDGE_SECONDS, RECORDS, BYTES, LOSSES, PRESSED, BUSY, POOL, DIAGNOSIS)
+STREAM_INFO = Metric(
+    "fastbuf_stream_info", GAUGE, "1", ("query", "state"), "1 for the state that a stream is in: running, restarting..."
+)
+STREAM_RESTARTS = Metric("fastbuf_stream_restarts", COUNTER, "1", ("query",), "Runs of a stream after its first")
+STREAM_ROWS = Metric(
+    "fastbuf_stream_rows",
+    COUNTER,
+    "{record}",
+    ("query", "stage", "way"),
+    "Rows that came into a stage (way in) and left it (way out), those that were read again after a restart too",
+)
+STREAM_PRESSED = Metric(
+    "fastbuf_stream_back_pressured_ratio",
+    GAUGE,
+    "1",
+    ("query", "stage"),
+    "Share of the last five seconds in which a task waited for the stage behind it; maximum over the stage's tasks",
+)
+STREAM_LAG = Metric(
+    "fastbuf_stream_watermark_lag_seconds",
+    GAUGE,
+    "s",
+    ("query", "stage"),
+    "Now less the watermark of a stage: how far its event time is behind",
+)
+STREAM_CHECKPOINTS = Metric(
+    "fastbuf_stream_checkpoints", COUNTER, "1", ("query", "state"), "Checkpoints that were completed, and that failed"
+)
+STREAM_CHECKPOINT_SECONDS = Metric(
+    "fastbuf_stream_checkpoint_seconds",
+    GAUGE,
+    "s",
+    ("query", "part"),
+    "The newest complete checkpoint: its duration, and of the slowest task start_delay, alignment, sync, async",
+)
+STREAM_CHECKPOINT_BYTES = Metric(
+    "fastbuf_stream_checkpoint_bytes", GAUGE, "By", ("query",), "What the newest complete checkpoint has written"
+)
+STREAM_CHECKPOINT_AGE = Metric(
+    "fastbuf_stream_checkpoint_age_seconds",
+    GAUGE,
+    "s",
+    ("query",),
+    "Seconds since a checkpoint was complete, or since the stream began: what would be read again",
+)
+STREAMS = (
+    STREAM_INFO,
+    STREAM_RESTARTS,
+    STREAM_ROWS,
+    STREAM_PRESSED,
+    STREAM_LAG,
+    STREAM_CHECKPOINTS,
+    STREAM_CHECKPOINT_SECONDS,
+    STREAM_CHECKPOINT_BYTES,
+    STREAM_CHECKPOINT_AGE,
+)
+METRICS = (TASK_SECONDS, EDGE_SECONDS, RECORDS, BYTES, LOSSES, PRESSED, BUSY, POOL, DIAGNOSIS, *STREAMS)
 FRESH_S = 0.9  #: a snapshot up to this age is used again
 
 
@@ -126,4 +183,21 @@ def measure(recorder: Recorder) -> dict[Metric, dict[Labels, float]]:
             stage = "consumers" if root["vertex"].endswith("-consumers") else "producers"
             name = names.get(root["exchange"], root["exchange"])
             most(DIAGNOSIS, (name, stage, subtask, root["cause"], job["diagnosis"]["level"]), 1.0)
+    found[STREAM_RESTARTS] = dict(recorder.queries.restarts)
+    found[STREAM_ROWS] = dict(recorder.queries.rows)
+    found[STREAM_CHECKPOINTS] = dict(recorder.queries.checkpoints)
+    for query in look["queries"]:
+        name = query["name"]
+        most(STREAM_INFO, (name, query["state"]), 1.0)
+        if not query["running"]:
+            continue
+        most(STREAM_CHECKPOINT_AGE, (name,), age_s(query, look["at"]))
+        for stage in query["stages"]:
+            most(STREAM_PRESSED, (name, stage["name"]), stage["backPressured"])
+            if stage.get("watermark_lag_s") is not None:
+                most(STREAM_LAG, (name, stage["name"]), stage["watermark_lag_s"])
+        if (newest := last_completed(query)) is not None:
+            most(STREAM_CHECKPOINT_BYTES, (name,), newest.get("bytes", 0))
+            for part in PARTS:
+                most(STREAM_CHECKPOINT_SECONDS, (name, part), newest.get(f"{part}_s") or 0.0)
     return found

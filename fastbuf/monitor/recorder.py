@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from fastbuf.monitor.history import RUNS, History
+from fastbuf.monitor.queries import Queries
+from fastbuf.monitor.queries import Source as QuerySource
 from fastbuf.monitor.snapshot import CONSUMERS, PRODUCERS, Exchange, Figures, seconds_of, snapshot
 from fastbuf.monitor.task import LOSSES
 
@@ -29,15 +31,25 @@ class Recorder:
         Stores the snapshots.
     clock
         Returns seconds since 1970.
+    queries
+        Returns the current streams, each as :mod:`fastbuf.monitor.queries` says.
     """
 
-    def __init__(self, source: Source, history: History | None = None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        source: Source,
+        history: History | None = None,
+        clock: Callable[[], float] = time.time,
+        queries: QuerySource | None = None,
+    ) -> None:
         self.history = history or History()
         self.totals = Totals()
+        self.queries = Queries()
         self._source = source
+        self._query_source = queries
         self._clock = clock
         self._lock = threading.Lock()
-        self._last: dict[str, Any] = {"at": 0.0, "jobs": []}
+        self._last: dict[str, Any] = {"at": 0.0, "jobs": [], "queries": []}
         self._exchanges: list[Exchange] = []
         self._past: dict[tuple[str, int], deque[tuple[float, float, float]]] = {}
 
@@ -48,7 +60,11 @@ class Recorder:
             if older_than and 0 <= now - self._last["at"] < older_than:
                 return self._last
             self._exchanges = list(self._source())
-            self._last = snapshot(self._exchanges, now, self._rates(now))
+            told = () if self._query_source is None else self._query_source()
+            self._last = {
+                **snapshot(self._exchanges, now, self._rates(now)),
+                "queries": self.queries.look(told, now),
+            }
             self.totals.add(self._exchanges)
             self.history.add(self._last, self._exchanges)
             return self._last

@@ -29,6 +29,7 @@ from fastbuf.monitor.guard import Guard, new_token
 from fastbuf.monitor.history import History
 from fastbuf.monitor.metrics import FRESH_S
 from fastbuf.monitor.prometheus import CONTENT_TYPE, exposition
+from fastbuf.monitor.queries import Source as QuerySource
 from fastbuf.monitor.recorder import Recorder, Source
 from fastbuf.monitor.trace import ChromeTrace
 from fastbuf.transports.addresses import listen
@@ -177,6 +178,7 @@ def application(recorder: Recorder, streams: Streams) -> Starlette:
     of_vertex = "/jobs/{job}/vertices/{vertex}"
     gets = {
         "/snapshot": answers(lambda look, query: look),
+        "/streams": answers(lambda look, query: look["queries"]),
         "/jobs": answers(lambda look, query: rest.jobs(look)),
         "/jobs/overview": answers(lambda look, query: rest.overview(look)),
         "/jobs/{job}": answers(lambda look, query, job: rest.details(look, job)),
@@ -323,6 +325,7 @@ def serve(
     key: str | os.PathLike[str] | None = None,
     names: Iterable[str] = (),
     history: History | None = None,
+    queries: QuerySource | None = None,
 ) -> Server:
     """Serve exchanges as a web page, by REST and for Prometheus.
 
@@ -342,6 +345,8 @@ def serve(
         Further host names or addresses that clients may use, besides `host`; requests for others are refused.
     history
         Stores the snapshots; default: a new one.
+    queries
+        Called once a second; returns the current streams, each as :mod:`fastbuf.monitor.queries` says.
 
     Returns
     -------
@@ -378,7 +383,7 @@ def serve(
                 tls.load_cert_chain(certificate, key)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(f"certificate {certificate} and key {key} cannot be used: {error}") from error
-    recorder = Recorder(source, history)
+    recorder = Recorder(source, history, queries=queries)
     try:
         sock = listen(host, (a_port("port", port),) * 2, 128)
     except OSError as error:

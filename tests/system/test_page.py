@@ -655,3 +655,61 @@ def test_the_stage_that_runs_is_shown_first(opened: Open) -> None:
         found = opened(of=server)
         found.page.wait_for_selector('#tasks tr[data-subtask="0"]')
         assert found.texts("#subtasks-title code") == ["producers of blocks"]
+
+
+STREAM = """() => [...document.querySelectorAll('#queries article')].map((one) => one.dataset.query)"""
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_a_stream_is_shown_with_why_its_checkpoint_waits(opened: Open, width: int) -> None:
+    began, first = time.time(), []
+
+    def queries() -> list[dict[str, Any]]:
+        passed = time.time() - began
+        first.append(passed)
+        # An ended one too; all that is a name looks like markup
+        running = monitored.a_stream(0.9 * passed, began, name=EVIL, waiting=f"waits for {EVIL}")
+        over = monitored.a_stream(name="over", id="job-2", state="failed", message=EVIL, waiting=None)
+        return [over, running]
+
+    with serve(list, queries=queries) as server:
+        found = opened(width, of=server)
+        page = found.page
+        page.wait_for_function("() => document.querySelector('#queries .level.high')?.checkVisibility()")
+        page.wait_for_function(
+            "() => document.getElementById('sentence').textContent.includes('holds up those before it')"
+        )
+        assert page.evaluate(STREAM) == [EVIL, "over"], "the one that runs comes first"
+        stages = [row.split() for row in found.texts("#queries article:first-child table.stages tbody td:first-child")]
+        assert stages == [["source"], ["running"], ["sink"]]
+        held = found.texts("#queries article:first-child table.stages tbody td:nth-child(5)")
+        assert re.fullmatch(r"\d\d % · waits for credit", held[0])
+        assert held[1:] == ["0 %", "0 %"]
+        assert found.texts("#queries .waiting") == [f"The checkpoint in progress waits for {EVIL}"]
+        rows = found.texts("#queries article:first-child table.checkpoints tbody tr")
+        assert [re.match(r"\d( failed| in progress)?", row)[0] for row in rows] == [  # type: ignore[index]
+            "4 in progress",
+            "3",
+            "2 failed",
+            "1",
+        ]
+        assert "2.5 s" in rows[1]
+        assert "disk full" in rows[2]
+        assert not page.locator("#stages").is_visible(), "no shuffle has run"
+        assert found.wide() == 0
+        assert page.evaluate(CONTRAST) == []
+        assert page.locator("img").count() == 0
+        assert found.said == []
+
+
+def test_streams_beside_shuffles_hide_none(opened: Open, server: Server) -> None:
+    with serve(monitored.two_in_a_row, queries=lambda: [monitored.a_stream()]) as both:
+        found = opened(of=both)
+        ready(found)
+        assert found.page.evaluate(STREAM) == ["orders to parquet"]
+        assert found.page.inner_text("#sentence").startswith("Subtask 3 of total")
+        found.page.set_viewport_size({"width": 360, "height": 900})
+        assert found.wide() == 0
+    found = opened()
+    ready(found)
+    assert not found.page.locator("#streams").is_visible(), "without one there is no such part"

@@ -58,7 +58,7 @@ def free_port() -> int:
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     folder: Path = tmp_path_factory.mktemp("prometheus")
     still = monitored.two_in_a_row()
-    with serve(lambda: still) as server:
+    with serve(lambda: still, queries=lambda: [monitored.a_stream(at=time.time())]) as server:
         (folder / "token").write_text(server.token)
         target = server.address.removeprefix("http://")
         (folder / "prometheus.yml").write_text(CONFIG.format(token=folder / "token", target=target))
@@ -104,14 +104,14 @@ def test_every_question_of_the_dashboard_is_answered(asked: Asked) -> None:
     board = json.loads((resources.files("fastbuf.monitor") / "grafana.json").read_text())
     for panel in board["panels"]:
         for target in panel["targets"]:
-            query = target["expr"].replace("$exchange", ".*").replace("$__rate_interval", "1m")
+            query = target["expr"].replace("$exchange", ".*").replace("$query", ".*").replace("$__rate_interval", "1m")
             assert asked("query", query=query)["result"], panel["title"]
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="there is no promtool on PATH: apt-get install prometheus")
 def test_names_and_units_are_those_that_prometheus_advises() -> None:
     still = monitored.two_in_a_row()
-    with serve(lambda: still) as server:
+    with serve(lambda: still, queries=lambda: [monitored.a_stream()]) as server:
         headers = {"Authorization": f"Bearer {server.token}"}
         with urllib.request.urlopen(urllib.request.Request(server.address + "/metrics", headers=headers)) as answer:
             told = answer.read()

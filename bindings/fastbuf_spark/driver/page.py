@@ -33,10 +33,10 @@ def ui(
     key: str | os.PathLike[str] | None = None,
     names: Iterable[str] = (),
 ) -> Server:
-    """Serve a page with this driver's shuffles, also for programs (REST) and Prometheus.
+    """Serve a page with this driver's shuffles and streams, also for programs (REST) and Prometheus.
 
     It is off unless you call this, or ``spark.fastbuf.ui`` is true: then the address is logged when the first shuffle
-    is planned.  A driver has one page; if it is open already, that one is returned.
+    is planned, or the first stream starts.  A driver has one page; if it is open already, that one is returned.
 
     Parameters
     ----------
@@ -61,7 +61,18 @@ def ui(
             return _open[1]
         if port is None:
             port = ShuffleConf.from_session(spark).ui_port if spark is not None else 0
-        made = serve(exchanges, host=host, port=port, token=token, certificate=certificate, key=key, names=names)
+        from fastbuf_spark.streams.query import queries
+
+        made = serve(
+            exchanges,
+            host=host,
+            port=port,
+            token=token,
+            certificate=certificate,
+            key=key,
+            names=names,
+            queries=queries,
+        )
         _open = os.getpid(), made
         return made
 

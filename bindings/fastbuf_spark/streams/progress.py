@@ -10,17 +10,18 @@ if TYPE_CHECKING:
     from fastbuf_spark.streams.run import StreamRun, TaskView
 
 PARTS = ("start_delay_s", "alignment_s", "sync_s", "async_s")
+OUTPUT_WAITS = ("credit", "link", "segment")  #: what a writer may wait for
 
 
 def progress_of(query: StreamingQuery, run: StreamRun | None) -> dict[str, Any]:
     """A JSON value: the query, its stages and tasks, its checkpoints."""
-    made: dict[str, Any] = {"id": query.id, "name": query.name, **query.status}
+    made: dict[str, Any] = {"id": query.id, "name": query.name, **query.status, "began": query.began}
     if run is None:
         return made
     made["generation"] = run.spec.generation
     made["stages"] = [_stage(run, number) for number in range(len(run.spec.stages))]
-    made["checkpoints"] = [_checkpoint(run, each) for each in run.coordinator.history]
-    if run.coordinator.in_progress is not None:
+    made["checkpoints"] = [_checkpoint(run, each) for each in list(run.coordinator.history)]
+    if run.coordinator.in_progress is not None and query.is_active:
         made["waiting"] = waiting_words(run)
     return made
 
@@ -38,6 +39,7 @@ def _stage(run: StreamRun, number: int) -> dict[str, Any]:
     for name in ("state_keys", "late_rows", "windows"):
         if any(name in each for each in stats):
             made[name] = sum(each.get(name, 0) for each in stats)
+    made["subtasks"] = [_subtask(view.subtask, each) for view, each in zip(tasks, stats, strict=True)]
     marks = [each["watermark_ms"] for each in stats if each.get("watermark_ms") is not None]
     if marks:
         made["watermark_ms"] = min(marks)
@@ -48,6 +50,15 @@ def _stage(run: StreamRun, number: int) -> dict[str, Any]:
     return made
 
 
+def _subtask(number: int, stats: dict[str, Any]) -> dict[str, Any]:
+    """Rows of a task, and its seconds in each wait: for what is behind it, and (``input``) for what is before it."""
+    seconds = {name: held for name, held in stats.get("writer", {}).items() if name in OUTPUT_WAITS}
+    if "input" in stats.get("gate", {}):
+        seconds["input"] = stats["gate"]["input"]
+    made = {"subtask": number, "rows_in": stats.get("rows_in", 0), "rows_out": stats.get("rows_out", 0)}
+    return {**made, "state": stats.get("state", "starting"), "seconds": seconds}
+
+
 def _checkpoint(run: StreamRun, attempt: Any) -> dict[str, Any]:
     made = {
         "id": attempt.id,
@@ -56,7 +67,7 @@ def _checkpoint(run: StreamRun, attempt: Any) -> dict[str, Any]:
         "duration_s": attempt.duration_s,
         "reason": attempt.reason,
     }
-    figures = {number: ack["figures"] for number, ack in attempt.acks.items()}
+    figures = {number: ack["figures"] for number, ack in dict(attempt.acks).items()}
     for part in PARTS:
         if figures:
             made[part] = round(max(each.get(part, 0.0) for each in figures.values()), 6)
@@ -82,11 +93,24 @@ def waiting_words(run: StreamRun) -> str:
         words += f" and {len(waiting) - 1} more"
     blocked = view.stats.get("waits_for") or []
     if blocked:
-        before = run.spec.stages[view.stage - 1].name
-        words += f": it waits for the barrier of channel {blocked[0]} (task {blocked[0]} of {before})"
-        producer = run.tasks[run.spec.numbers(view.stage - 1)[blocked[0]]]
-        view = producer
-    seconds = view.stats.get("writer", {})
-    if seconds and max(seconds, key=seconds.get) in ("credit", "segments"):
-        words += ", which is held back by the stage behind it"
-    return words
+        producer = run.spec.numbers(view.stage - 1)[blocked[0]]
+        name = _task_name(run, run.tasks[producer])
+        words += f": it waits for the barrier of channel {blocked[0]} ({name})"
+        if producer in waiting:
+            return words + _doing(run.tasks[producer], ", which ")
+        return words + ", which lies behind rows that it has not read yet"
+    if view.stage and view.stats.get("barrier", 0) != run.coordinator.in_progress:
+        return words + ": the barriers lie behind rows that it has not read yet" + _doing(view, ", and it ")
+    return words + _doing(view, ", which ")
+
+
+def _doing(view: TaskView, before: str) -> str:
+    """What keeps a task from its barrier, as it last told."""
+    state = view.stats.get("state")
+    if state == "credit":
+        return f"{before}is held back by the stage behind it: that gives no credit"
+    if state in OUTPUT_WAITS:
+        return f"{before}is held back: it waits for {'memory' if state == 'segment' else 'the network'}"
+    if state == "user":
+        return f"{before}is busy in its functions"
+    return ""

@@ -7,6 +7,8 @@ import logging
 import secrets
 import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +27,18 @@ SAME_ERROR = 3  #: a task's own error that comes so often in a row, without a ch
 MOST_LOSSES = 20  #: lost tasks in a row without a checkpoint between
 LEAST_WAIT_S, MOST_WAIT_S = 0.1, 30.0  #: before a restart; doubled after each failure in a row
 SLOTS_TICK_S = 0.1
+KEPT_QUERIES = 8  #: ended ones of which figures are kept
+
+_active: weakref.WeakSet[StreamingQuery] = weakref.WeakSet()
+_ended: deque[dict[str, Any]] = deque(maxlen=KEPT_QUERIES)
+_lock = threading.Lock()
+
+
+def queries() -> list[dict[str, Any]]:
+    """Figures of this driver's streams, as :meth:`StreamingQuery.progress` gives them: the last ended ones first."""
+    with _lock:
+        ended, active = list(_ended), list(_active)
+    return ended + sorted((query.progress() for query in active), key=lambda told: told["began"])
 
 
 class StreamFailed(FastbufError):
@@ -59,6 +73,7 @@ class StreamingQuery:
         self._store = store
         self._checkpoints = checkpoints
         self._discover_s = discover_s
+        self.began = time.time()  #: in seconds since 1970
         self._state = "starting"
         self._message = ""
         self._error: StreamFailed | None = None
@@ -73,6 +88,8 @@ class StreamingQuery:
         self._failures = 0  # in a row, since a checkpoint was complete
         self._last_errors: list[str] = []
         self._coordinator: CheckpointCoordinator | None = None
+        with _lock:
+            _active.add(self)
         self._thread = threading.Thread(target=self._loop, name="fastbuf-stream", daemon=True)
         self._thread.start()
 
@@ -199,6 +216,9 @@ class StreamingQuery:
         finally:
             self._store.unlock()
             self._ended.set()
+            with _lock:
+                _active.discard(self)
+                _ended.append(self.progress())
             if self._error is not None:
                 log.error("stream '%s' has failed: %s", self.name, self._error)
 

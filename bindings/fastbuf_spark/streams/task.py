@@ -452,12 +452,18 @@ class StreamTask:
     def _tell(self) -> None:
         """What this task does, for whoever looks."""
         stats: dict[str, Any] = {"rows_in": self._rows["in"], "rows_out": self._rows["out"], **self._time.figures()}
-        if self._writer is not None:
-            stats.update(self._writer.gauges(), writer=self._writer.activity()["seconds"])
-            stats["bytes_out"] = self._writer.stats()["bytes"]
+        state = "user"
         if self._gate is not None:
-            stats.update(self._gate.gauges(), gate=self._gate.activity()["seconds"])
+            doing = self._gate.activity()
+            state = doing["state"] if doing["state"] == "input" else state
+            stats.update(self._gate.gauges(), gate=doing["seconds"], barrier=self._alignment.current)
             stats["waits_for"] = sorted(self._alignment.waiting)[:8]
+        if self._writer is not None:
+            doing = self._writer.activity()
+            state = doing["state"] if doing["state"] in ("credit", "link", "segment") else state
+            stats.update(self._writer.gauges(), writer=doing["seconds"])
+            stats["bytes_out"] = self._writer.stats()["bytes"]
+        stats["state"] = state
         if self._operator is not None:
             stats.update(self._figures)
         self._control.tell(messages.TaskFigures(bounded(plain(stats), MOST_BYTES)))

@@ -4,6 +4,7 @@ import { Flame } from "/page/flame.js";
 import { Graph } from "/page/graph.js";
 import { Heat } from "/page/heat.js";
 import { Line } from "/page/line.js";
+import { Streams } from "/page/streams.js";
 import { Tasks } from "/page/tasks.js";
 
 const at = (id) => document.getElementById(id);
@@ -20,6 +21,7 @@ const AGAIN_MS = 2000;
 const graph = new Graph(at("graph"), (vertex) => { chosen.vertex = vertex; chosen.subtask = null; render(); });
 const tasks = new Tasks(at("tasks"), at("legend"), (subtask) => { chosen.subtask = chosen.subtask === subtask ? null : subtask; render(); });
 const heat = new Heat(at("heat"));
+const streams = new Streams(at("streams"), at("queries"));
 const flame = new Flame(at("flame"), fetchJson, (subtask) => { chosen.subtask = subtask; render(); });
 const line = new Line(at("line"), at("scrubber"), at("moment"), at("live"), seek);
 tasks.again = render;
@@ -89,9 +91,13 @@ function render() {
   if (!shown) return;
   list(latest.jobs);
   const job = pick(shown) ?? (chosen.moment === null ? null : pick(latest));
+  const queries = shown.queries ?? [];
+  streams.show(queries);
   document.body.classList.toggle("idle", !job);
+  document.body.classList.toggle("bare", !job && queries.length > 0);
   if (!job) {
-    say("Nothing has run yet. As soon as an exchange begins, it is shown here.");
+    const query = queries.findLast((one) => one.running) ?? queries.at(-1);
+    say(query?.sentence ?? "Nothing has run yet. As soon as an exchange begins, it is shown here.");
     return;
   }
   at("job").value = job.id;

@@ -177,6 +177,24 @@ def test_of_one_that_failed_the_reason_is_told_and_nobody_blamed() -> None:
     assert "waits for" not in said.replace("waited for", "")
 
 
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_stream_is_shown_with_why_its_checkpoint_waits(width: int) -> None:
+    look = monitored.a_watched_stream(name=f"{monitored.EVIL}[red]").look(1e9)
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(view(look, None, None, 10, width))
+    console.print(view(snapshot(monitored.two_in_a_row(), 1.0) | {"queries": look["queries"]}, None, None, 10, width))
+    console.file.close()
+    said = console.export_text()
+    words = " ".join(said.split())
+    assert words.count("The checkpoint in progress waits for task 0 of running, which is busy in its functions") == 2
+    assert "holds up those before it: `source` waits for it most of the time (90%)" in words
+    assert "2 failed" in words
+    assert "disk full" in words
+    assert "…" not in said.replace("...", "")
+    assert "Subtask 3 of `total`" in words, "a shuffle that runs too"
+    assert "[red]" in words
+
+
 def test_live_it_ends_when_the_page_has_gone(tmp_path: Path) -> None:
     """In a real terminal, until the driver ends."""
     program = """

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import monitored
@@ -44,8 +45,9 @@ def parsed(recorder: Recorder) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 def test_prometheuss_parser_reads_every_metric() -> None:
-    found = parsed(Recorder(monitored.two_in_a_row))
+    found = parsed(Recorder(monitored.two_in_a_row, queries=lambda: [monitored.a_stream()]))
     assert set(found) == NAMES
+    assert found["fastbuf_stream_rows_total"]["orders to parquet", "source", "out"] == 40_000
     assert found["fastbuf_task_state_seconds_total"]["total", "producers", "1", "credit"] == 15.0
     assert found["fastbuf_edge_blocked_seconds_total"]["total", "3"] == pytest.approx(0.9 * 62)
     assert found["fastbuf_records_total"]["total", "consumers"] == 69_000
@@ -58,7 +60,9 @@ def test_prometheuss_parser_reads_every_metric() -> None:
 @pytest.mark.parametrize("name", [monitored.EVIL, 'a"b\\c\nd{}', "ünï → ☃", ""])
 def test_any_name_is_a_label(name: str) -> None:
     made = Exchange("a", name, consumers={0: monitored.consumer(3.0)})
-    assert (name, "consumers") in parsed(Recorder(lambda: [made]))["fastbuf_records_total"]
+    found = parsed(Recorder(lambda: [made], queries=lambda: [monitored.a_stream(name=name)]))
+    assert (name, "consumers") in found["fastbuf_records_total"]
+    assert (name, "running") in found["fastbuf_stream_info"]
 
 
 def test_two_runs_of_one_name_are_one_series() -> None:
@@ -107,6 +111,11 @@ def test_the_page_names_the_same_losses() -> None:
     assert f"const LOSSES = {json.dumps(list(WORDS.items()))};" in page
 
 
+def test_the_how_to_names_every_metric() -> None:
+    page = Path(__file__).parents[3] / "docs" / "howto" / "watch-a-job.md"
+    assert set(re.findall(r"`(fastbuf_\w+)`", page.read_text())) == NAMES
+
+
 def test_no_label_has_a_value_for_each_pair_of_tasks() -> None:
     one, two = (len(exposition(Recorder(lambda n=n: [monitored.many(n)])).splitlines()) for n in (50, 100))  # type: ignore[misc]
     assert two < 2.1 * one
@@ -116,7 +125,8 @@ def test_opentelemetrys_instruments_tell_the_same() -> None:
     sdk = pytest.importorskip("opentelemetry.sdk.metrics", reason="pip install opentelemetry-sdk")
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-    recorder, reader = Recorder(monitored.two_in_a_row), InMemoryMetricReader()
+    recorder = Recorder(monitored.two_in_a_row, queries=lambda: [monitored.a_stream()])
+    reader = InMemoryMetricReader()
     provider = sdk.MeterProvider([reader])
     instrument(recorder, provider)
     (resource,) = reader.get_metrics_data().resource_metrics
