@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from fastbuf_spark.streams.parquet import to_parquet
     from fastbuf_spark.streams.query import StreamFailed, StreamingQuery
     from fastbuf_spark.streams.sink import to
+    from fastbuf_spark.streams.state_files import read_state
     from fastbuf_spark.streams.stream import Stream, StreamGroups, stream, stream_files, stream_rate
     from fastbuf_spark.worker.stage import ShuffleStage
 
@@ -76,6 +77,7 @@ __all__ = [
     "read_ipc",
     "read_json",
     "read_parquet",
+    "read_state",
     "reduce_by_key",
     "repartition",
     "scan",
@@ -107,6 +109,7 @@ _HOMES = {
     "StreamFailed": "streams.query",
     "StreamGroups": "streams.stream",
     "StreamingQuery": "streams.query",
+    "read_state": "streams.state_files",
     "stream": "streams.stream",
     "stream_files": "streams.stream",
     "stream_rate": "streams.stream",

@@ -255,6 +255,8 @@ class StreamRun:
                 view.running = True
                 if all(each.running for each in self.tasks):
                     self.running = True
+                    if self._savepoints:  # asked for before anybody could take it
+                        self._do(self.coordinator.trigger(time.monotonic(), _wall_ms()))
             case messages.Acknowledge(checkpoint, state, figures):
                 number = self.tasks.index(view)
                 self._do(self.coordinator.acknowledge(number, checkpoint, {"state": state, "figures": figures}, now))
@@ -452,7 +454,8 @@ class StreamRun:
         """Have the next checkpoint copied; called by the query's thread."""
         newest = self.coordinator.in_progress or self.coordinator.completed  # one in progress began before
         self._savepoints.append((newest + 1, path, answer))
-        self._do(self.coordinator.trigger(time.monotonic(), _wall_ms()))
+        if self.running:
+            self._do(self.coordinator.trigger(time.monotonic(), _wall_ms()))
 
     def drain(self) -> None:
         """Have the sources end; those that have not begun are told when they have."""

@@ -8,11 +8,14 @@ a list ``value`` is a list.  Timers: the key and ``time_ms``.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.checkpoint.store import CheckpointError
+from fastbuf.checkpoint.store import CheckpointError, read_metadata, read_piece
+from fastbuf.errors import ConfigError
 from fastbuf_spark.streams.state_values import from_arrow, key_part, keys_of, to_arrow
 
 if TYPE_CHECKING:
@@ -111,6 +114,13 @@ def _structs(rows: Sequence[tuple[Any, ...]], schema: StructType, what: str) -> 
 
 def tables_of(data: bytes) -> Iterator[tuple[dict[str, Any], pa.Table]]:
     """The tables of a key group, each with what its metadata say of it."""
+    for told, table in _streams(data):
+        if told is None:
+            raise CheckpointError("a state file has a table that is none of fastbuf's")
+        yield told, table
+
+
+def _streams(data: bytes) -> Iterator[tuple[dict[str, Any] | None, pa.Table]]:
     import pyarrow as pa
 
     source = pa.BufferReader(data)
@@ -118,9 +128,7 @@ def tables_of(data: bytes) -> Iterator[tuple[dict[str, Any], pa.Table]]:
         with pa.ipc.open_stream(source) as reader:
             table = reader.read_all()
         told = (table.schema.metadata or {}).get(ABOUT)
-        if told is None:
-            raise CheckpointError("a state file has a table that is none of fastbuf's")
-        yield json.loads(told), table
+        yield None if told is None else json.loads(told), table
 
 
 def decode_state(
@@ -191,3 +199,73 @@ def _rows(structs: pa.Array, schema: StructType) -> list[tuple[Any, ...]]:
         if (convert := from_arrow(field.dataType)) is not None:
             columns[i] = [convert(value) for value in columns[i]]
     return list(zip(*columns, strict=True))
+
+
+TRIES = 5  #: a running query may remove a checkpoint while it is read: the newest one is taken again
+
+
+def read_state(checkpoint: str | os.PathLike[str], name: str, variable: str | None = None) -> pa.Table:
+    """The state of an operator in the newest checkpoint, as a table; the query may run, or be over.
+
+    Parameters
+    ----------
+    checkpoint
+        The directory that ``write_stream`` was given, or that of a savepoint.
+    name
+        Of the operator: ``name=`` of the verb, or as ``explain()`` names its stage.
+    variable
+        Which of its state variables, or ``"__timers"``; None: its only one.
+
+    Returns
+    -------
+    pyarrow.Table
+        The columns of the key, then of a variable ``expires_ms`` (in milliseconds since 1970; 0: never; what has
+        expired may still be there) and ``value``, a struct; of a map ``map_key`` too, of a list ``value`` is a list; of
+        timers ``time_ms``.  Of windows: what each key and window holds.  Without any entry there are no columns.
+
+    Raises
+    ------
+    ConfigError
+        There is no such operator or variable; the text has those that there are.
+    CheckpointError
+        There is no checkpoint, or it cannot be read.
+    """
+    folder = Path(checkpoint)
+    for left in reversed(range(TRIES)):
+        names = [each for each in _listed(folder / "checkpoints") if each[:-5].isdigit()]
+        if not names:
+            raise CheckpointError(f"{folder} has no checkpoint yet")
+        try:
+            return _state_of(folder, folder / "checkpoints" / max(names), name, variable)
+        except CheckpointError:
+            if not left or max(_listed(folder / "checkpoints"), default="") == max(names):
+                raise
+    raise AssertionError
+
+
+def _listed(folder: Path) -> list[str]:
+    return [each for each in os.listdir(folder) if each.endswith(".json")] if folder.is_dir() else []
+
+
+def _state_of(folder: Path, metadata: Path, name: str, variable: str | None) -> pa.Table:
+    import pyarrow as pa
+
+    operators = read_metadata(metadata)["operators"]
+    if name not in operators:
+        raise ConfigError(f"no operator {name!r} has state in {metadata}: there are {sorted(operators)}")
+    tables: dict[str, list[pa.Table]] = {}
+    for entry in operators[name]["pieces"].values():
+        if entry is None:
+            continue
+        for told, table in _streams(read_piece(folder / "state", entry)):
+            tables.setdefault("" if told is None else told["name"], []).append(table.replace_schema_metadata())
+    if variable is None:
+        others = [each for each in tables if each != TIMERS]
+        if len(others) > 1:
+            raise ConfigError(f"operator {name!r} has several variables, name one of them: {sorted(tables)}")
+        variable = next(iter(others), "")
+    if variable not in tables:
+        if tables or variable:
+            raise ConfigError(f"operator {name!r} has no entry of {variable!r}: there are {sorted(tables)}")
+        return pa.table({})
+    return pa.concat_tables(tables[variable])
