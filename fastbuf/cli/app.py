@@ -126,9 +126,16 @@ def doctor() -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Where the picture goes.",
 )
+@click.option(
+    "--part",
+    default="both",
+    show_default=True,
+    type=click.Choice(("both", "shuffle", "stream")),
+    help="The job with two shuffles, the stream that is killed, or one after the other.",
+)
 @click.option("--stay", is_flag=True, help="Keep the live page open at the end, until you press Enter.")
 def demo(**options: Any) -> None:
-    """Run a job with two shuffles over real flights, from Parquet to Parquet: with Spark alone and with fastbuf."""
+    """Run a job with two shuffles over real flights, with Spark alone and with fastbuf; then kill a stream's worker."""
     from fastbuf.cli import demo as module
 
     _in_a_folder(options["drawn"])

@@ -1,4 +1,4 @@
-"""``fastbuf demo``: a job with two shuffles, from Parquet files to Parquet files, with Spark and with fastbuf."""
+"""``fastbuf demo``: a job with two shuffles, with Spark and with fastbuf; and a stream that is killed on its way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fastbuf.cli import picture
+from fastbuf.cli import demo_stream, picture
 from fastbuf.cli.ways import BATCH_BYTES, FASTBUF, LIFTED, NO_LIMIT, SPARK, Job, Measured, difference, run_once
 from fastbuf.errors import ResourceError
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 FLIGHTS = 336_776
 KEY = "tailnum"
 WAYS = (FASTBUF, SPARK, LIFTED)
+SHUFFLE, STREAM = "shuffle", "stream"  #: parts, where one alone is asked for
 SHOWN = {  # column of the result: heading
     "dest": "to",
     "day": "day",
@@ -76,8 +77,9 @@ def run(
     rounds: int,
     drawn: Path,
     stay: bool,
+    part: str,
 ) -> int:
-    """Run the demo; the exit code is 1 if two ways wrote different files."""
+    """Run the demo; the exit code is 1 if two ways wrote different files, or the stream lost or doubled a row."""
     import fastbuf_spark as fbs
     from fastbuf.cli.spark import session
 
@@ -87,9 +89,11 @@ def run(
         rounds = 1
         conf = dataclasses.replace(conf, batch_rows=SLOW_BATCH_ROWS, segment_size=SLOW_SEGMENT_BYTES)
         settings["spark.sql.execution.arrow.maxRecordsPerBatch"] = str(SLOW_BATCH_ROWS)
+    code = 0
     with tempfile.TemporaryDirectory(prefix="fastbuf-demo-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        tell_job(console, scale, write_inputs(folder, scale), folder)
+        if part != STREAM:
+            tell_job(console, scale, write_inputs(folder, scale), folder)
         with (
             console.status("Starting Spark") as status,
             session("fastbuf demo", master, settings) as (spark, _),
@@ -98,15 +102,19 @@ def run(
             status.stop()
             console.print(f"[b]Page[/]  {page.url}", highlight=False, soft_wrap=True)
             console.print("      Who holds up whom, live in a browser on this machine, until the demo ends.")
-            results = measure(console, spark, Job(partitions, conf, slow_ms / 1000), folder, rounds)
-            title = f"{FLIGHTS * scale:,} flights, Parquet to Parquet, {master} on {os.cpu_count()} CPUs"
-            show_result(console, results[SPARK])
-            show_times(console, results, FLIGHTS * scale, title)
-            show_stages(console, results)
-            show_waiting(console, results[FASTBUF].runs, conf, slow_ms)
-            code = verdict(console, results)
-            drawn.write_text(picture.draw(title, *told(results, rounds, slow_ms, scale)))
-            console.print(f"Picture: {drawn.resolve()}", highlight=False, markup=False, soft_wrap=True)
+            if part != STREAM:
+                results = measure(console, spark, Job(partitions, conf, slow_ms / 1000), folder, rounds)
+                title = f"{FLIGHTS * scale:,} flights, Parquet to Parquet, {master} on {os.cpu_count()} CPUs"
+                show_result(console, results[SPARK])
+                show_times(console, results, FLIGHTS * scale, title)
+                show_stages(console, results)
+                show_waiting(console, results[FASTBUF].runs, conf, slow_ms)
+                code = verdict(console, results)
+                drawn.write_text(picture.draw(title, *told(results, rounds, slow_ms, scale)))
+                console.print(f"Picture: {drawn.resolve()}", highlight=False, markup=False, soft_wrap=True)
+            if part != SHUFFLE:
+                with _asked_to_stop() as stop:
+                    code = max(code, demo_stream.run(console, spark, folder, stop))
             if stay:
                 with contextlib.suppress(EOFError):
                     console.input(f"The page is still there: {page.url}\nEnter ends it. ", markup=False)

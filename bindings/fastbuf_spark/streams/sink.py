@@ -90,8 +90,10 @@ class Sink(Protocol):
         Those of "append", "update", "complete" that it can do.
     """
 
-    name: str
-    output_modes: tuple[str, ...]
+    @property
+    def name(self) -> str: ...
+    @property
+    def output_modes(self) -> tuple[str, ...]: ...
 
     def check(self, schema: pa.Schema, exactly_once: bool) -> None:
         """Called on the driver before the stream starts; raises ConfigError for what it cannot do."""

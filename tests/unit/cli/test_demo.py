@@ -1,12 +1,17 @@
-"""What the demo says fits a terminal of 80 characters."""
+"""What the demo says: it fits a terminal of 80 characters, and of a stream it is the truth."""
 
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 from rich.console import Console
 
+from fastbuf.cli import demo_stream
 from fastbuf.cli.demo import show_times
 from fastbuf.cli.ways import FASTBUF, LIFTED, SPARK, Measured
 
@@ -35,3 +40,23 @@ def test_figures_are_shown_in_full_on_a_narrow_terminal() -> None:
     for expected in ("shared", "memory", "sockets"):
         assert expected in shown, shown
     assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("values", "counts", "says"),
+    [
+        ([0, 1, 1000], [1, 1, 2], None),
+        ([0, 1000], [1, 2], "999 lost, 0 doubled, 0 with a wrong count"),
+        ([0, 1, 1, 1000], [1, 1, 1, 2], "0 lost, 1 doubled, 0 with a wrong count"),
+        ([0, 1, 1000], [1, 1, 1], "0 lost, 0 doubled, 1 with a wrong count"),
+    ],
+)
+def test_of_a_stream_what_is_lost_doubled_or_wrong_is_told(
+    values: list[int], counts: list[int], says: str | None, tmp_path: Path
+) -> None:
+    rest = [value for value in range(2, 1000) if says is None or "999" not in says]
+    table = pa.table({"value": values + rest, "n": counts + [1] * len(rest)})
+    pq.write_table(table, tmp_path / "some.parquet")
+    said = Console(file=io.StringIO(), width=120)
+    assert demo_stream.verdict(said, tmp_path, 1001) == (0 if says is None else 1)
+    assert (says or "0 lost, 0 doubled, 0 with a wrong count") in said.file.getvalue()  # type: ignore[attr-defined]
