@@ -128,9 +128,8 @@ def _watch(console: Console, query: Any, folder: Path, rows: int, stop: threadin
             tell(f"kill -9 {victim}: the counts of {KEYS:,} keys are gone, {given:,} rows had come", "bold yellow")
         elif killed and seen["generation"] > 1 and given:
             told = now
-            tell(
-                f"run {seen['generation']} gives rows again, from the last checkpoint on; {now - killed:.1f} s after the kill"
-            )
+            after = f"{now - killed:.1f} s after the kill"
+            tell(f"run {seen['generation']} gives rows again, from the last checkpoint on; {after}")
             killed = 0.0
         elif now - told > 1 and given and not killed:
             told = now
