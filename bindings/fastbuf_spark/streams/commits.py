@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fastbuf.checkpoint.store import KEPT
 from fastbuf.exchange.named_thread import start_thread
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.messages import Committed
@@ -29,6 +30,7 @@ class Commits:
         self._due: deque[int] = deque()
         self._done: dict[int, Sequence[Committable]] = {}  # committed; a checkpoint that names them may be restored
         self._unnamed: dict[int, list[int]] = {}  # by checkpoint: those of the done that it does not name
+        self._complete: deque[int] = deque(maxlen=KEPT)  # each of these may be restored
         self._changed = threading.Condition(threading.RLock())
         self._error: BaseException | None = None
         self._closed = False
@@ -55,6 +57,7 @@ class Commits:
     def complete(self, checkpoint: int) -> None:
         """Commit all up to this checkpoint; one that was passed over is committed with it."""
         with self._changed:
+            self._complete.append(checkpoint)
             due = [number for number in sorted(self._waiting) if number <= checkpoint and number not in self._due]
             self._due.extend(due)
             if due and self._thread is None:
@@ -77,8 +80,7 @@ class Commits:
                     return
                 with self._changed:
                     self._done[number] = self._waiting.pop(number)
-                    over = {n for m in list(self._unnamed) if m <= number for n in self._unnamed.pop(m)}
-                    forgotten = [each for n in sorted(over) for each in self._done.pop(n, ())]
+                    forgotten = self._forgotten()
                     self._due.popleft()
                     self._changed.notify_all()
                 if forgotten and hasattr(self._sink, "forget"):
@@ -87,6 +89,14 @@ class Commits:
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
+
+    def _forgotten(self) -> list[Committable]:
+        """What is done, and is named by none of the checkpoints that are kept."""
+        if len(self._complete) < KEPT:
+            return []
+        oldest = self._complete[0]
+        over = {n for m in list(self._unnamed) if m <= oldest for n in self._unnamed.pop(m)}
+        return [each for n in sorted(over) for each in self._done.pop(n, ())]
 
     def _commit(self, checkpoint: int, committables: Sequence[Committable]) -> bool:
         """False: closed before it worked."""

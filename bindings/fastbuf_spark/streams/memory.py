@@ -90,7 +90,7 @@ class _MemoryWriter:
             self._collect(each["file"], list(StagedRows.batches(self._context, each)))
 
     def forget(self, committables: Sequence[Committable]) -> None:
-        for each in committables:  # a newer checkpoint is complete: what was sent before it has come to the driver
+        for each in committables:  # what was sent before newer checkpoints were complete has come to the driver
             StagedRows.remove(self._context, each)
 
     def _collect(self, name: str, batches: list[pa.RecordBatch]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import secrets
@@ -262,9 +263,12 @@ class StreamingQuery:
             generation=generation,
             fail_point=fail_points.asked,
         )
+        kept = []
+        for number in store.numbers():
+            with contextlib.suppress(CheckpointError):
+                kept.append(store.read(number)["rows"])
         for output in spec.outputs:
-            waiting = {} if restored is None else restored["rows"]
-            rows = [each for _, some in waiting.get(output.name, ()) for each in some]
+            rows = [each for waiting in kept for _, some in waiting.get(output.name, ()) for each in some]
             output.sink.restore(output.context(spec, 0), rows)
         return spec, restored
 

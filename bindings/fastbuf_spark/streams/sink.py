@@ -75,8 +75,8 @@ class SinkWriter(Protocol):
     def close(self) -> None:
         """Let go of what is open; rows that were not prepared are of no use."""
 
-    # A writer may also have ``forget(committables)``: they are committed, and a newer checkpoint is complete that does
-    # not name them, so none will ever commit them again.  Called from the thread of ``commit``.
+    # A writer may also have ``forget(committables)``: they are committed, and no checkpoint that is kept names them, so
+    # none will ever commit them again.  Called from the thread of ``commit``.
 
 
 class Sink(Protocol):
@@ -100,7 +100,7 @@ class Sink(Protocol):
 
     def restore(self, context: SinkContext, committables: Sequence[Committable]) -> None:
         """Called on the driver before the tasks of a generation start: ends what is of this job and not in
-        ``committables``, which the tasks commit then.
+        ``committables``, which are those of all checkpoints that are kept; the tasks commit those of the newest then.
         """
 
     def writer(self, context: SinkContext) -> SinkWriter:

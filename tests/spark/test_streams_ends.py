@@ -1,0 +1,223 @@
+"""How a stream ends, and goes on: stop, drain, savepoints, restarts with other partitions, errors of all kinds."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numbered
+import pyarrow as pa
+import pytest
+from numbered import check, nothing_waits
+
+import fastbuf_spark as fbs
+from fastbuf.checkpoint.store import CheckpointError, CheckpointInUse
+from fastbuf.errors import ConfigError
+from fastbuf_spark.streams.memory import MemorySink
+from fastbuf_spark.streams.query import StreamFailed
+
+ROWS, RATE = 3000, 3000.0
+
+
+def until(fits: Any, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not fits():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.02)
+
+
+def seen(query: Any, state: str = "completed") -> int:
+    """Checkpoints of the run that ended so."""
+    return sum(each["state"] == state for each in query.progress().get("checkpoints", ()))
+
+
+def test_other_partitions_and_a_savepoint(spark: Any, tmp_path: Path) -> None:
+    """Stopped and started with 1, 2 and 1 tasks of state; a savepoint begins another stream, which ends the same."""
+    sink = fbs.to_memory()
+    for partitions in (1, 2):
+        query = numbered.numbered(spark, ROWS, 100.0, partitions).write_stream(sink, tmp_path / "chk", every=0.2)
+        until(lambda: seen(query) >= 2)  # noqa: B023
+        if partitions == 2:
+            query.savepoint(str(tmp_path / "saved"))
+            seen_there = sink.table().num_rows
+        query.stop()
+        assert query.status["state"] == "stopped"
+        assert query.exception() is None
+    with pytest.raises(CheckpointError, match="the stream has ended, it is stopped"):
+        query.savepoint(str(tmp_path / "late"))
+    query = numbered.numbered(spark, ROWS, 0, 1).write_stream(sink, tmp_path / "chk", every=0.2)
+    assert query.await_termination(60)
+    check(sink.table(), ROWS)
+    nothing_waits(tmp_path / "chk")
+    other = fbs.to_memory()
+    query = numbered.numbered(spark, ROWS, 0, 2).write_stream(
+        other, tmp_path / "other", every=0.2, restore_from=str(tmp_path / "saved"), key_groups=64
+    )
+    assert query.await_termination(60)
+    rest = other.table()
+    assert rest.num_rows <= ROWS - seen_there + 1000
+    done = sink.table()
+    last = {
+        v: (n, total) for v, n, total in zip(*(done.column(c).to_pylist() for c in ("v", "n", "total")), strict=True)
+    }
+    assert rest.num_rows
+    for v, n, total in zip(*(rest.column(c).to_pylist() for c in ("v", "n", "total")), strict=True):
+        assert last[v] == (n, total)
+
+
+def test_a_drained_stream_has_all_rows_that_were_read(spark: Any, tmp_path: Path) -> None:
+    sink = fbs.to_memory()
+    query = numbered.numbered(spark, None, RATE).write_stream(sink, tmp_path / "chk", every=600)  # type: ignore[arg-type]
+    until(lambda: query.progress().get("stages", [{}])[0].get("rows_in", 0) > 100)
+    query.stop(drain=True)
+    assert query.status["state"] == "stopped"
+    assert sink.table().num_rows > 100
+    check(sink.table(), sink.table().num_rows)
+
+
+class Fails:
+    """Raises at a value, so many times."""
+
+    def __init__(self, folder: Path, times: int) -> None:
+        self.folder, self.times = str(folder), times
+
+    def __call__(self, batches: Any) -> Any:
+        for batch in batches:
+            if 500 in batch.column("v").to_pylist() and len(os.listdir(self.folder)) < self.times:
+                Path(self.folder, str(time.time_ns())).touch()
+                raise ValueError("the five hundredth is bad")
+            yield batch
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_an_error_of_a_function(spark: Any, tmp_path: Path, times: int) -> None:
+    """Once: the stream goes on; again and again: it gives up, and says the function's own words first."""
+    (tmp_path / "failed").mkdir()
+    sink = fbs.to_memory()
+    stream = numbered.numbered(spark, ROWS, 0).map_in_arrow(Fails(tmp_path / "failed", times), numbered.SCHEMA)
+    query = stream.write_stream(sink, tmp_path / "chk", every=30)
+    if times == 1:
+        assert query.await_termination(60)
+        assert query.status["restarts"] == 1
+        check(sink.table(), ROWS)
+        return
+    with pytest.raises(StreamFailed, match=r"\AValueError: the five hundredth is bad"):
+        query.await_termination(60)
+    assert query.status["state"] == "failed"
+    assert len(os.listdir(tmp_path / "failed")) == 3
+    assert isinstance(query.exception(), StreamFailed)
+
+
+class FlakySink(MemorySink):
+    """Memory whose commit fails three times, and whose process dies at the first commit of a last checkpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return FlakySink, (self.folder,)
+
+    def writer(self, context: Any) -> Any:
+        made = super().writer(context)
+        real, folder = made.commit, self.folder
+
+        def commit(checkpoint: int, committables: Any) -> None:
+            failed = len(list(folder.glob("failed-*")))
+            if failed < 3:
+                (folder / f"failed-{failed}").touch()
+                raise OSError("the place is closed")
+            if committables and committables[-1]["rows"] and not (folder / "killed").exists():
+                (folder / "killed").touch()
+                os.kill(os.getpid(), 9)
+            real(checkpoint, committables)
+
+        made.commit = commit  # type: ignore[method-assign]
+        return made
+
+
+def test_a_commit_that_fails_and_a_task_that_dies_before_the_last_one(spark: Any, tmp_path: Path) -> None:
+    """The only checkpoint is the last one: it is complete, and its rows are not committed by who prepared them."""
+    sink = FlakySink(tmp_path)
+    query = numbered.numbered(spark, ROWS, 0).write_stream(sink, tmp_path / "chk", every=600)
+    assert query.await_termination(120)
+    assert (tmp_path / "killed").exists()
+    assert query.status == {"state": "finished", "message": "", "restarts": 1}
+    check(sink.table(), ROWS)
+
+
+def test_two_queries_on_one_checkpoint(spark: Any, tmp_path: Path) -> None:
+    stream = numbered.numbered(spark, None, 10.0)  # type: ignore[arg-type]
+    query = stream.write_stream(fbs.to_memory(), tmp_path / "chk", every=5)
+    with pytest.raises(CheckpointInUse, match=rf"in use by process {os.getpid()} on "):
+        stream.write_stream(fbs.to_memory(), tmp_path / "chk", every=5)
+    query.stop()
+    assert query.await_termination(1)
+
+
+def test_a_full_disk_at_the_metadata(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two checkpoints fail, which is tolerated; then there is room again."""
+    from fastbuf.checkpoint.store import CheckpointStore
+
+    real, failures = CheckpointStore.write, [2]
+
+    def write(store: Any, checkpoint: int, metadata: Any) -> None:
+        if failures[0]:
+            failures[0] -= 1
+            raise OSError(28, "No space left on device")
+        real(store, checkpoint, metadata)
+
+    monkeypatch.setattr(CheckpointStore, "write", write)
+    sink = fbs.to_memory()
+    query = numbered.numbered(spark, ROWS, RATE).write_stream(sink, tmp_path / "chk", every=0.2)
+    assert query.await_termination(60)
+    assert query.status["restarts"] == 0
+    assert seen(query, "failed") == 2
+    assert "No space" in next(each["reason"] for each in query.progress()["checkpoints"] if each["reason"])
+    check(sink.table(), ROWS)
+    nothing_waits(tmp_path / "chk")
+
+
+def test_a_state_file_with_a_flipped_byte(spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Rows come again from the older checkpoint, which is said; state is right all the same."""
+    sink = fbs.to_memory()
+    query = numbered.numbered(spark, ROWS, RATE).write_stream(sink, tmp_path / "chk", every=0.2)
+    until(lambda: seen(query) >= 3)
+    query.stop()
+    newest = max(
+        (tmp_path / "state").parent.joinpath("chk", "state").iterdir(), key=lambda p: int(p.name.split("-")[0])
+    )
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 1
+    newest.write_bytes(data)
+    again = fbs.to_memory()
+    query = numbered.numbered(spark, ROWS, 0).write_stream(again, tmp_path / "chk", every=0.2)
+    assert query.await_termination(60)
+    assert "cannot be restored, and rows that it committed will come again" in caplog.text
+    values = set(sink.table().column("v").to_pylist()) | set(again.table().column("v").to_pylist())
+    assert values == set(range(ROWS))
+    check(
+        pa.concat_tables(
+            [sink.table().filter(pa.compute.less(sink.table()["v"], again.table()["v"][0])), again.table()]
+        ),
+        ROWS,
+    )
+
+
+def test_what_is_refused(spark: Any, tmp_path: Path) -> None:
+    class Once:
+        replayable = False
+
+        def splits(self) -> list[str]:
+            return ["a"]
+
+        def read(self, split: str, offset: Any) -> Any:
+            yield None, offset
+
+    stream = fbs.stream(spark, Once(), "v long")
+    with pytest.raises(ConfigError, match="source Once cannot be read again, so exactly once cannot be"):
+        stream.write_stream(fbs.to_memory(), tmp_path / "chk")
+    with pytest.raises(CheckpointError, match="give a directory that all hosts have mounted"):
+        numbered.numbered(spark, 1, 1).write_stream(fbs.to_memory(), "s3://bucket/chk")
