@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import queue
 import secrets
 import threading
@@ -32,6 +33,7 @@ from fastbuf_spark.streams.task import run_task
 log = logging.getLogger("fastbuf_spark")
 
 CAUSE_S = 2.0  #: a task that vanishes is rarely the cause: so long a better one is waited for
+GRACE_S = 0.2  #: and so long once Spark has ended the tasks: what they said is about to come
 JOIN_S = 120.0  #: tasks join within this time after Spark has started the job
 END_S = 60.0  #: how long the job of an ended run may take to go
 
@@ -134,7 +136,7 @@ class StreamRun:
         self._told_last = self._draining = False
         self._final_asked = self._final_done = False
         self._outcome: Outcome | None = None
-        self._suspected = 0.0  # when a task or the job was lost, until a cause is known
+        self._given_up_at = math.inf  # a task or the job was lost, and a cause is waited for until then
         self._suspicion = ""
         self._job_ended = threading.Event()
         self._over = threading.Event()
@@ -161,7 +163,7 @@ class StreamRun:
             threads.append(self._start(self._discover, "fastbuf-stream-discovery"))
             while self._outcome is None:
                 now = time.monotonic()
-                wait = min(0.25, self.coordinator.next_due(now)) if self.running else 0.25
+                wait = min(0.25, self._given_up_at - now, self.coordinator.next_due(now) if self.running else 0.25)
                 with contextlib.suppress(queue.Empty):
                     while True:  # all that is there, so that what is due is looked at with it
                         connection, message = self.inbox.get(timeout=max(0.0, wait))
@@ -170,9 +172,9 @@ class StreamRun:
                 now = time.monotonic()
                 if self.running:
                     self._do(self.coordinator.tick(now, _wall_ms()))
-                elif now - began > JOIN_S and not self._suspected and (missing := self._missing()):
+                elif now - began > JOIN_S and (missing := self._missing()):
                     self._fail(f"{len(missing)} of {len(self.tasks)} tasks did not start within {JOIN_S:g} s", False)
-                if self._suspected and now - self._suspected > CAUSE_S:
+                if now >= self._given_up_at:
                     self._fail(self._suspicion, False)
         except CheckpointInUse as error:
             self._outcome = Outcome("failed", str(error))
@@ -180,6 +182,11 @@ class StreamRun:
         finally:
             self._finish(threads)
         return self._outcome
+
+    def _suspect(self, suspicion: str, until: float) -> None:
+        """Something was lost: unless a task says by then why, that is the cause."""
+        self._suspicion = self._suspicion or suspicion
+        self._given_up_at = min(self._given_up_at, until)
 
     def _missing(self) -> list[TaskView]:
         return [view for view in self.tasks if view.join is None]
@@ -242,15 +249,14 @@ class StreamRun:
             case _JobEnded(error):
                 if self._is_done() and not error:  # else rows of the last checkpoint may not be committed
                     self._outcome = Outcome("finished")
-                elif not self._suspected:
-                    self._suspected, self._suspicion = now, f"Spark's job has ended: {error or 'no reason is known'}"
+                else:
+                    self._suspect(f"Spark's job has ended: {error or 'no reason is known'}", now + GRACE_S)
             case _ if view is None:
                 pass
             case _Lost():
                 view.connection = None
-                if not self._is_done() and not self._suspected:
-                    self._suspected = now
-                    self._suspicion = f"task {view.subtask} of stage {self._name(view)} was lost"
+                if not self._is_done():
+                    self._suspect(f"task {view.subtask} of stage {self._name(view)} was lost", now + CAUSE_S)
             case messages.TaskRunning():
                 view.running = True
                 if all(each.running for each in self.tasks):
@@ -285,8 +291,8 @@ class StreamRun:
 
     def _joined(self, connection: Any, join: messages.TaskJoin, now: float) -> None:
         view = self.tasks[join.task] if 0 <= join.task < len(self.tasks) else None
-        if view is not None and view.join is not None and not self._suspected:
-            self._suspected, self._suspicion = now, f"task {view.subtask} of stage {self._name(view)} was lost"
+        if view is not None and view.join is not None:
+            self._suspect(f"task {view.subtask} of stage {self._name(view)} was lost", now + GRACE_S)
         # Spark starts a barrier stage again, but the next generation is the query's to begin
         if view is None or join.generation != self.spec.generation or view.join is not None:
             self._send(connection, protocol.Abort(f"task {join.task} of run {join.generation} is not wanted here"))
