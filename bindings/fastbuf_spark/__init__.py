@@ -36,12 +36,18 @@ if TYPE_CHECKING:
     from fastbuf_spark.driver.summary import RunSummary
     from fastbuf_spark.schema import schema_of, struct_type_of
     from fastbuf_spark.serializer import ObjectSerializer
+    from fastbuf_spark.streams.entry import stream, stream_files, stream_kafka, stream_rate
+    from fastbuf_spark.streams.function import to_function
+    from fastbuf_spark.streams.groups import StreamGroups
+    from fastbuf_spark.streams.kafka_sink import to_kafka
     from fastbuf_spark.streams.memory import to_memory
     from fastbuf_spark.streams.parquet import to_parquet
+    from fastbuf_spark.streams.postgres import to_postgres
     from fastbuf_spark.streams.query import StreamFailed, StreamingQuery
     from fastbuf_spark.streams.sink import to
     from fastbuf_spark.streams.state_files import read_state
-    from fastbuf_spark.streams.stream import Stream, StreamGroups, stream, stream_files, stream_rate
+    from fastbuf_spark.streams.stream import Stream
+    from fastbuf_spark.streams.stream_windows import StreamWindows
     from fastbuf_spark.worker.stage import ShuffleStage
 
 __all__ = [
@@ -59,6 +65,7 @@ __all__ = [
     "Stream",
     "StreamFailed",
     "StreamGroups",
+    "StreamWindows",
     "StreamingQuery",
     "Written",
     "co_group",
@@ -84,11 +91,15 @@ __all__ = [
     "schema_of",
     "stream",
     "stream_files",
+    "stream_kafka",
     "stream_rate",
     "struct_type_of",
     "to",
+    "to_function",
+    "to_kafka",
     "to_memory",
     "to_parquet",
+    "to_postgres",
     "ui",
     "write_parquet",
 ]
@@ -107,15 +118,20 @@ _HOMES = {
     "ShuffleStage": "worker.stage",
     "Stream": "streams.stream",
     "StreamFailed": "streams.query",
-    "StreamGroups": "streams.stream",
+    "StreamGroups": "streams.groups",
+    "StreamWindows": "streams.stream_windows",
     "StreamingQuery": "streams.query",
     "read_state": "streams.state_files",
-    "stream": "streams.stream",
-    "stream_files": "streams.stream",
-    "stream_rate": "streams.stream",
+    "stream": "streams.entry",
+    "stream_files": "streams.entry",
+    "stream_kafka": "streams.entry",
+    "stream_rate": "streams.entry",
     "to": "streams.sink",
+    "to_function": "streams.function",
+    "to_kafka": "streams.kafka_sink",
     "to_memory": "streams.memory",
     "to_parquet": "streams.parquet",
+    "to_postgres": "streams.postgres",
     "Written": "api.sinks",
     "co_group": "api.rdds",
     "combine_by_key": "api.rdds",

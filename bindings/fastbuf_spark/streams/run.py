@@ -25,6 +25,7 @@ from fastbuf.checkpoint.store import CheckpointInUse, CheckpointStore
 from fastbuf_spark import protocol
 from fastbuf_spark.driver.jobs import TAG
 from fastbuf_spark.driver.rendezvous import Rendezvous
+from fastbuf_spark.pyspark_private import forget_properties
 from fastbuf_spark.streams import messages
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.spec import StreamSpec
@@ -207,7 +208,7 @@ class StreamRun:
             return iter(())
 
         try:
-            sc._jsc.sc().setLocalProperties(sc._jvm.java.util.Properties())
+            forget_properties(sc)
             sc.setLocalProperty("spark.job.description", f"fastbuf: stream '{spec.name}', run {spec.generation}")
             sc.setLocalProperty("spark.scheduler.pool", None)
             sc.addJobTag(self._tag)

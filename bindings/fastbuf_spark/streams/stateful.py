@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.checkpoint.state import GroupedMap, Timers
 from fastbuf.errors import ConfigError
+from fastbuf_spark.pyspark_private import active_context
 from fastbuf_spark.results import about
 from fastbuf_spark.schema import conform
 from fastbuf_spark.streams.operators import KeyGroups
@@ -240,7 +241,6 @@ class Handle:
 
     def _struct(self, schema: Any) -> StructType:
         """DDL text is parsed by the JVM, so on the driver: see :func:`shapes_of`."""
-        from pyspark import SparkContext
         from pyspark.sql.types import StructType
 
         from fastbuf_spark.schema import struct_type
@@ -248,7 +248,7 @@ class Handle:
         if isinstance(schema, StructType):
             return schema
         if schema not in self.shapes:
-            if SparkContext._active_spark_context is None:
+            if active_context() is None:
                 raise ConfigError(
                     f"init asks for the state schema {schema!r} here and not on the driver, which alone can read DDL "
                     "text: give a StructType, or ask for the same states wherever init is called"

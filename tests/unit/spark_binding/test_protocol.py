@@ -15,6 +15,7 @@ from fastbuf.json_frames import pack
 from fastbuf_spark import protocol
 from fastbuf_spark.messages import Message, Unpacker
 from fastbuf_spark.protocol import FromDriver, FromWorker
+from fastbuf_spark.streams import messages
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "control-connections.md"
 #: One of each, with every field
@@ -34,6 +35,12 @@ SAMPLES: dict[str, list[Any]] = {
         protocol.Abort("why"),
         protocol.Files((("h", 1, ("/a", "/b")), ("i", 2, ("/c",))), (0, -1, 1)),
         protocol.Remove("x1/7"),
+        messages.TaskStart((("h", 1, 2),), (("a", 1),), {"op": {"1": None}}, {"results": []}, {"0": {}}),
+        messages.AddSplits((("a", [1, 2]),), True),
+        messages.TriggerCheckpoint(1, 2, True),
+        messages.CheckpointComplete(1, True),
+        messages.CheckpointAbort(1, "why"),
+        messages.Drain(),
     ],
     "worker": [
         protocol.Proof("x1", "n", "p"),
@@ -51,6 +58,14 @@ SAMPLES: dict[str, list[Any]] = {
         protocol.Report("producer", 1, 2, 3, {"bytes": 7}, (7, 4), True),
         protocol.Serves("s1", "h", 1, ("/a", "/b")),
         protocol.Where(7),
+        messages.TaskJoin(0, 1, "h", 2, 3),
+        messages.TaskRunning(0.5),
+        messages.Acknowledge(1, {"splits": {"a": 1}}, {"bytes": 2}),
+        messages.Decline(1, "why"),
+        messages.DataEnd(),
+        messages.Committed(1),
+        messages.Collected("results", "n", "QQ=="),
+        messages.TaskFigures({"rows_in": 1}),
     ],
 }
 

@@ -1,0 +1,146 @@
+"""How streams begin: files, numbered rows, Kafka, a source of one's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import ConfigError
+from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.driver.checks import check_conf, is_connect, partition_count
+from fastbuf_spark.schema import struct_type
+from fastbuf_spark.streams.drafts import Draft, seconds_of
+from fastbuf_spark.streams.source import StreamSource, UserSource
+from fastbuf_spark.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+def _first(spark: Any, source: StreamSource, tasks: int | None, conf: ShuffleConf | None) -> Stream:
+    check_conf(conf)
+    if is_connect(spark):
+        raise ConfigError("streams need a SparkContext, which Spark Connect has not: run the driver on the cluster")
+    count = None if tasks is None else partition_count(tasks, "tasks")
+    return Stream(spark, (Draft("source", count, source.schema, source.schema, source, words=(source.name,)),), conf)
+
+
+def stream_files(
+    spark: Any,
+    path: str,
+    format: str = "parquet",
+    schema: StructType | str | None = None,
+    *,
+    bounded: bool = False,
+    max_file_age: float | str = "7 days",
+    tasks: int | None = None,
+    conf: ShuffleConf | None = None,
+    **options: Any,
+) -> Stream:
+    """A stream of the rows of files that appear in a directory, in the order of their times.
+
+    Parameters
+    ----------
+    path
+        A directory that all hosts see.  Files must appear whole: write elsewhere and rename, as Spark and fastbuf do.
+    format
+        "parquet", "csv", "json" or "ipc".
+    schema
+        A StructType or DDL text.
+    bounded
+        Whether to end behind the files that are there now.
+    max_file_age
+        Files older than the newest one by more than this are not looked for, and forgotten.
+    tasks
+        Tasks that read; each file is read by one.
+    **options
+        As for :func:`fastbuf_spark.read_csv` and its like.
+    """
+    from fastbuf_spark.streams.files import files_source
+
+    if schema is None:
+        raise ConfigError("stream_files needs schema=: files that come later must have one that is known now")
+    age = seconds_of("max_file_age", max_file_age)
+    return _first(spark, files_source(spark, path, format, schema, bounded, age, options), tasks, conf)
+
+
+def stream_rate(
+    spark: Any,
+    rows_per_second: float,
+    *,
+    splits: int = 1,
+    rows: int | None = None,
+    tasks: int | None = None,
+    conf: ShuffleConf | None = None,
+) -> Stream:
+    """Numbered rows, ``timestamp`` and ``value``, for trying a stream out.
+
+    Parameters
+    ----------
+    rows_per_second
+        0: as fast as they go.
+    splits
+        Row k of split i has the value ``k * splits + i``.
+    rows
+        Values end below this; None: never.
+    tasks
+        Tasks that make them.
+    """
+    from fastbuf_spark.streams.rate import RateSource
+
+    source = RateSource(float(rows_per_second), partition_count(splits, "splits"), rows)
+    return _first(spark, source, tasks, conf)
+
+
+def stream(
+    spark: Any,
+    source: Any,
+    schema: StructType | str | None = None,
+    *,
+    tasks: int | None = None,
+    conf: ShuffleConf | None = None,
+) -> Stream:
+    """A stream of a source of your own.
+
+    Parameters
+    ----------
+    source
+        An object with ``splits()``, which gives names of splits or a mapping of names to first offsets, and
+        ``read(split, offset)``, which yields pairs of a record batch (None: nothing is there now) and the offset behind
+        it, any value that JSON can say.  ``replayable`` (True) says whether a split can be read again from an offset,
+        ``bounded`` (False) whether its first splits are all and each ends.  Or a
+        :class:`fastbuf_spark.streams.source.StreamSource`.
+    schema
+        Of the batches; default: ``source.schema``.
+    """
+    if hasattr(source, "reader"):
+        return _first(spark, source, tasks, conf)
+    given = getattr(source, "schema", None) if schema is None else schema
+    if given is None:
+        raise ConfigError("stream needs schema=, or a source that has one")
+    return _first(spark, UserSource(source, struct_type(given)), tasks, conf)
+
+
+def stream_kafka(
+    spark: Any,
+    servers: str,
+    topics: Any,
+    schema: StructType | str | None = None,
+    *,
+    format: str = "json",
+    tasks: int | None = None,
+    conf: ShuffleConf | None = None,
+    **options: Any,
+) -> Stream:
+    """A stream of the records of Kafka topics; each partition is read by one task, in its order.
+
+    Parameters
+    ----------
+    servers, topics, schema, format, **options
+        As for :func:`fastbuf_spark.streams.kafka.kafka_source`: ``metadata``, ``start``, ``bounded``, ``group``,
+        ``on_bad``, ``on_lost_offsets``, and ``options`` of librdkafka's.
+    tasks
+        Tasks that read; more than the topics have partitions are idle.
+    """
+    from fastbuf_spark.streams.kafka import kafka_source
+
+    return _first(spark, kafka_source(servers, topics, schema, format=format, **options), tasks, conf)

@@ -1,0 +1,228 @@
+"""Rows of a stream by key: windows of them, and state that each key has."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import ConfigError
+from fastbuf_spark.api.functions import pandas_rules
+from fastbuf_spark.driver.checks import check_function
+from fastbuf_spark.schema import struct_type
+from fastbuf_spark.streams.drafts import label_of, micros_of, seconds_of
+from fastbuf_spark.streams.sink import Sink
+from fastbuf_spark.streams.stream_windows import StreamWindows
+from fastbuf_spark.streams.windows import WindowSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from fastbuf_spark.streams.stream import Stream
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamGroups:
+    """Rows of a stream by key, made by :meth:`Stream.group_by`."""
+
+    _before: Stream
+    _keys: tuple[str, ...]
+    _partitions: int | None
+
+    def window(
+        self,
+        size: float | str,
+        *,
+        slide: float | str | None = None,
+        offset: float | str = 0.0,
+        lateness: float | str = 0.0,
+        zone: str | None = None,
+        early_rows: int | None = None,
+        early_every: float | str | None = None,
+        accumulate: bool = True,
+        late: Sink | None = None,
+    ) -> StreamWindows:
+        """Windows of event time.
+
+        Parameters
+        ----------
+        size
+            Their length: seconds, or text with a unit.
+        slide
+            One begins each so long; None: each where the one before it ends.
+        offset
+            They begin at multiples of the slide plus this.
+        lateness
+            How long behind its end a window takes rows that come late.  Later ones are counted, and left out.
+        zone
+            As ``"Europe/Berlin"``: days and hours are those of clocks there.
+        early_rows, early_every
+            Results before the end: when so many rows have come, or so long has passed by the clock.
+        accumulate
+            Whether a result has all rows of its window so far, or those since the last one.
+        late
+            A sink for the rows that come too late, as they came; else they are only counted.
+        """
+        from fastbuf.event_time.windows import Sliding, Tumbling
+
+        long, shift = micros_of("size", size), micros_of("offset", offset)
+        if slide is None:
+            assigner: Any = Tumbling(long, shift, zone)
+        else:
+            assigner = Sliding(long, micros_of("slide", slide), shift, zone)
+        words = f"windows of {size}" + ("" if slide is None else f" by {slide}")
+        return self._windows(assigner, words, lateness, early_rows, early_every, accumulate, late)
+
+    def session(
+        self,
+        gap: float | str,
+        *,
+        lateness: float | str = 0.0,
+        early_rows: int | None = None,
+        early_every: float | str | None = None,
+        accumulate: bool = True,
+        late: Sink | None = None,
+    ) -> StreamWindows:
+        """Windows of rows of a key that are at most ``gap`` apart; other parameters are those of :meth:`window`."""
+        from fastbuf.event_time.windows import Session
+
+        assigner = Session(micros_of("gap", gap))
+        return self._windows(assigner, f"sessions of {gap}", lateness, early_rows, early_every, accumulate, late)
+
+    def global_window(
+        self, *, early_rows: int | None = 1, early_every: float | str | None = None, accumulate: bool = True
+    ) -> StreamWindows:
+        """One window for all rows of a key: running results, by default behind each batch that has rows of the key.
+
+        Parameters are those of :meth:`window`; results have no ``window_start`` and ``window_end``.
+        """
+        from fastbuf.event_time.windows import Global
+
+        return self._windows(Global(), "all rows", 0.0, early_rows, early_every, accumulate)
+
+    def _windows(
+        self,
+        assigner: Any,
+        words: str,
+        lateness: float | str,
+        early_rows: int | None,
+        early_every: float | str | None,
+        accumulate: bool,
+        late: Sink | None = None,
+    ) -> StreamWindows:
+        from fastbuf.event_time.rules import Trigger
+        from fastbuf.event_time.windows import Global
+
+        time = self._before._drafts[0].time
+        if time is None and not isinstance(assigner, Global):
+            raise ConfigError(f"{words} go by event time: say with_watermark behind the source first")
+        column = "" if time is None or isinstance(assigner, Global) else time.column
+        if column and column not in self._before.schema.names:
+            raise ConfigError(
+                f"{words} go by the column {column!r} of with_watermark, which the functions before group_by leave "
+                f"out: they give {self._before.schema.names}"
+            )
+        every = None if early_every is None else round(seconds_of("early_every", early_every) * 1000)
+        made = WindowSpec(
+            self._keys,
+            column,
+            self._before._arrow(self._before.schema),
+            assigner,
+            dict,  # what is done with rows is said by the verb
+            micros_of("lateness", lateness),
+            Trigger(early_rows, every),
+            accumulate,
+            late=late,
+        )
+        return StreamWindows(self, made, words)
+
+    def transform_with_state(
+        self,
+        processor: Any,
+        schema: StructType | str,
+        output_mode: str = "update",
+        time_mode: str = "none",
+        *,
+        name: str | None = None,
+        arrow: bool = False,
+    ) -> Stream:
+        """Call a ``StatefulProcessor`` of Spark's for the rows of each key, as ``transformWithStateInPandas`` does.
+
+        Parameters
+        ----------
+        processor
+            An instance of ``pyspark.sql.streaming.StatefulProcessor``.
+        schema
+            Schema of what it gives.
+        output_mode
+            For a job that is moved from Spark; here what the processor gives is written as it is.
+        time_mode
+            "none", "processing_time" or "event_time": what its timers go by.
+        name
+            Of its state in checkpoints: keep it for as long as the state shall be found.
+        arrow
+            Whether ``handleInputRows`` takes and gives record batches, and no frames.
+        """
+        from fastbuf_spark.streams.stateful import TIME_MODES, StatefulSpec, shapes_of
+
+        for method in ("init", "handleInputRows", "handleExpiredTimer", "close"):
+            if not callable(getattr(processor, method, None)):
+                raise ConfigError(f"processor needs a method {method}(), as Spark's StatefulProcessor has")
+        mode = {"processingtime": "processing_time", "eventtime": "event_time"}.get(
+            time_mode.lower(), time_mode.lower()
+        )
+        if mode not in TIME_MODES:
+            raise ConfigError(f"time_mode is {time_mode!r}: it must be one of {', '.join(TIME_MODES)}")
+        result, spark = struct_type(schema), self._before._spark
+        rules = pandas_rules(spark, result, self._before._arrow(result))
+        sent = self._before._as_it_is(processor)
+        given = self._before._arrow(self._before.schema)
+        label = name or f"{type(processor).__name__} by {', '.join(self._keys)}"
+        operator = StatefulSpec(sent, self._keys, given, rules, mode, arrow, shapes_of(processor))
+        return self._with(operator, result, label)
+
+    def transform_batches_with_state(
+        self,
+        func: Callable[[pa.RecordBatch, Any, pa.RecordBatch], tuple[Any, Any]],
+        schema: StructType | str,
+        state: StructType | str,
+        *,
+        ttl: float | str | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Call a function for each batch of rows with the state of its keys in columns: for many keys, all at once.
+
+        Parameters
+        ----------
+        func
+            Takes a batch; an int64 array with the number of each row's key, from 0 on; and the state of these keys, a
+            batch with a row for each (nulls for a new one).  Returns their new state, in the same order, and a batch of
+            results, or None.  A key whose state is nulls alone is forgotten.
+        schema
+            Schema of the results.
+        state
+            Schema of the state of a key.
+        ttl
+            A key without rows for so long is forgotten.
+        name
+            Of its state in checkpoints: keep it for as long as the state shall be found.
+        """
+        from fastbuf_spark.streams.running import BatchStateSpec
+
+        check_function("func", func, "takes a batch, numbers of keys, and their state")
+        before, result, kept = self._before, struct_type(schema), struct_type(state)
+        operator = BatchStateSpec(
+            self._keys,
+            before._arrow(before.schema),
+            before._as_it_is(func),
+            before._arrow(result),
+            before._arrow(kept),
+            None if ttl is None else round(seconds_of("ttl", ttl) * 1000),
+        )
+        return self._with(operator, result, name or f"{label_of(func)} by {', '.join(self._keys)}")
+
+    def _with(self, operator: Any, schema: StructType, label: str, words: str = "") -> Stream:
+        made = self._before._exchange(label, self._keys, self._partitions, operator)
+        last = dataclasses.replace(made._drafts[-1], schema=schema, words=(words,) if words else ())
+        return Stream(self._before._spark, (*made._drafts[:-1], last), made._conf)
