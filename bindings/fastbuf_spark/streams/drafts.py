@@ -30,6 +30,7 @@ class Draft:
     words: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     time: TimeSpec | None = None
+    inputs: tuple[int, ...] = ()  #: the stages that it reads from
 
 
 def label_of(func: Any) -> str:

@@ -12,14 +12,13 @@ from fastbuf_spark.driver.checks import check_function
 from fastbuf_spark.schema import struct_type
 from fastbuf_spark.streams.drafts import label_of, micros_of, seconds_of
 from fastbuf_spark.streams.sink import Sink
+from fastbuf_spark.streams.stream import Stream
 from fastbuf_spark.streams.stream_windows import StreamWindows
 from fastbuf_spark.streams.windows import WindowSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
-
-    from fastbuf_spark.streams.stream import Stream
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +113,10 @@ class StreamGroups:
         from fastbuf.event_time.rules import Trigger
         from fastbuf.event_time.windows import Global
 
-        time = self._before._drafts[0].time
+        times = {draft.time.column: draft.time for draft in self._before._drafts if draft.time is not None}
+        if len(times) > 1:
+            raise ConfigError(f"{words} go by one time, and the sources have {sorted(times)}: give it one name before")
+        time = next(iter(times.values()), None)
         if time is None and not isinstance(assigner, Global):
             raise ConfigError(f"{words} go by event time: say with_watermark behind the source first")
         column = "" if time is None or isinstance(assigner, Global) else time.column

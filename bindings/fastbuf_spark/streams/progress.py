@@ -93,7 +93,7 @@ def waiting_words(run: StreamRun) -> str:
         words += f" and {len(waiting) - 1} more"
     blocked = view.stats.get("waits_for") or []
     if blocked:
-        producer = run.spec.numbers(view.stage - 1)[blocked[0]]
+        producer = run.spec.writers(view.stage)[blocked[0]]
         name = _task_name(run, run.tasks[producer])
         words += f": it waits for the barrier of channel {blocked[0]} ({name})"
         if producer in waiting:

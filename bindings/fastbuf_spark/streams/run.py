@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fastbuf.checkpoint import coordinator as decisions
@@ -29,6 +30,7 @@ from fastbuf_spark.pyspark_private import forget_properties
 from fastbuf_spark.streams import messages
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.spec import StreamSpec
+from fastbuf_spark.streams.splits import SplitShares
 from fastbuf_spark.streams.task import run_task
 
 log = logging.getLogger("fastbuf_spark")
@@ -90,6 +92,7 @@ class _Lost:
 
 @dataclass(frozen=True)
 class _Discovered:
+    stage: int
     splits: list[Any]
     state: Any
     error: str = ""
@@ -127,14 +130,12 @@ class StreamRun:
         self._discover_s = discover_s
         self._completed = progress
         self._tag = f"{TAG}{secrets.token_hex(8)}"
-        self._source = spec.stages[0].source
-        self._sources = spec.numbers(0)
-        self._source_state: Any = self._restored.get("source")
-        #: Where each split that has not ended was begun, or is to begin
-        self._open: dict[str, Any] = dict(self._restored.get("splits", {}))
-        self._owners: dict[str, int] = {}
-        self._times: dict[str, Any] = {}
-        self._told_last = self._draining = False
+        self._splits = {
+            number: SplitShares(stage.source, spec.numbers(number), self._restored.get("sources", {}).get(stage.name))
+            for number, stage in enumerate(spec.stages)
+            if stage.source is not None
+        }
+        self._draining = False
         self._final_asked = self._final_done = False
         self._outcome: Outcome | None = None
         self._given_up_at = math.inf  # a task or the job was lost, and a cause is waited for until then
@@ -161,7 +162,8 @@ class StreamRun:
         threads = [self._start(self._job, "fastbuf-stream-job")]
         began = time.monotonic()
         try:
-            threads.append(self._start(self._discover, "fastbuf-stream-discovery"))
+            for number in self._splits:
+                threads.append(self._start(partial(self._discover, number), "fastbuf-stream-discovery"))
             while self._outcome is None:
                 now = time.monotonic()
                 wait = min(0.25, self._given_up_at - now, self.coordinator.next_due(now) if self.running else 0.25)
@@ -219,17 +221,16 @@ class StreamRun:
             self._job_ended.set()
             self.inbox.put((None, _JobEnded(error)))
 
-    def _discover(self) -> None:
+    def _discover(self, stage: int) -> None:
         """Look for splits, again and again, in a thread of its own: a source may take its time."""
-        state, source = self._source_state, self._source
-        assert source is not None
+        source, state = self._splits[stage].source, self._splits[stage].state
         while not self._over.is_set():
             try:
                 found, state = source.splits(state)
             except Exception as error:
-                self.inbox.put((None, _Discovered([], state, f"{type(error).__name__}: {error}")))
+                self.inbox.put((None, _Discovered(stage, [], state, f"{type(error).__name__}: {error}")))
                 return
-            self.inbox.put((None, _Discovered(found, state)))
+            self.inbox.put((None, _Discovered(stage, found, state)))
             if source.bounded or self._over.wait(self._discover_s):
                 return
 
@@ -240,13 +241,14 @@ class StreamRun:
                 call(self)
             case messages.TaskJoin():
                 self._joined(connection, message, now)
-            case _Discovered(splits, state, error):
+            case _Discovered(stage, splits, state, error):
+                shares = self._splits[stage]
                 if error:
-                    assert self._source is not None
-                    self._fail(f"the source {self._source.name} cannot list its splits: {error}", True)
+                    self._fail(f"the source {shares.source.name} cannot list its splits: {error}", True)
                     return
-                self._source_state = state
-                self._assign([(split.name, split.offset) for split in splits])
+                for task, some in shares.add([(split.name, split.offset) for split in splits], state).items():
+                    self._send(self.tasks[task].connection, messages.AddSplits(tuple(some)))
+                self._tell_last(shares)
             case _JobEnded(error):
                 if self._is_done() and not error:  # else rows of the last checkpoint may not be committed
                     self._outcome = Outcome("finished")
@@ -304,16 +306,12 @@ class StreamRun:
 
     def _begin(self) -> None:
         spec, restored = self.spec, self._restored
-        splits: dict[int, list[tuple[str, Any]]] = {number: [] for number in self._sources}
-        for i, (name, offset) in enumerate(sorted(self._open.items())):
-            task = self._sources[i % len(self._sources)]
-            self._owners[name] = task
-            splits[task].append((name, offset))
+        splits = {task: share for shares in self._splits.values() for task, share in shares.begin().items()}
         rows = restored.get("rows", {})
         for number, view in enumerate(self.tasks):
             stage = spec.stages[view.stage]
-            is_last = view.stage + 1 == len(spec.stages)
-            behind = [] if is_last else [self.tasks[n].join for n in spec.numbers(view.stage + 1)]
+            reader = spec.reader(view.stage)
+            behind = [] if reader is None else [self.tasks[n].join for n in spec.numbers(reader)]
             pieces = restored.get("operators", {}).get(stage.name, {}).get("pieces", {})
             mine = {
                 group: entry
@@ -337,44 +335,26 @@ class StreamRun:
                 restored.get("times", {}),
             )
             self._send(view.connection, start)
-        self._tell_last()
+        for shares in self._splits.values():
+            self._tell_last(shares)
         if self._draining:
             self.drain()
 
-    def _assign(self, splits: list[tuple[str, Any]]) -> None:
-        """Give further splits to the source tasks that have the fewest."""
-        started = bool(self._owners) or all(view.join is not None for view in self.tasks)
-        self._open.update(splits)
-        if not started:
-            if self._source is not None and self._source.bounded:
-                self._told_last = True
-            return
-        made: dict[int, list[tuple[str, Any]]] = {}
-        counts = {number: 0 for number in self._sources}
-        for name, task in self._owners.items():
-            counts[task] += name in self._open
-        for name, offset in splits:
-            task = min(counts, key=lambda number: (counts[number], number))
-            counts[task] += 1
-            self._owners[name] = task
-            made.setdefault(task, []).append((name, offset))
-        for task, some in made.items():
-            self._send(self.tasks[task].connection, messages.AddSplits(tuple(some)))
-        if self._source is not None and self._source.bounded:
-            self._told_last = True
-            self._tell_last()
-
-    def _tell_last(self) -> None:
-        if self._told_last:
-            for number in self._sources:
+    def _tell_last(self, shares: SplitShares) -> None:
+        if shares.is_last and not self._missing():
+            for number in shares.tasks:
                 self._send(self.tasks[number].connection, messages.AddSplits((), last=True))
+
+    def _sources(self) -> list[int]:
+        """The tasks that read splits."""
+        return [number for shares in self._splits.values() for number in shares.tasks]
 
     def _do(self, decided: list[Any]) -> None:
         """Carry out what the coordinator has decided."""
         for each in decided:
             match each:
                 case decisions.Trigger(checkpoint, timestamp_ms, final):
-                    for number in self._sources:
+                    for number in self._sources():
                         trigger = messages.TriggerCheckpoint(checkpoint, timestamp_ms, final)
                         self._send(self.tasks[number].connection, trigger)
                 case decisions.Store(checkpoint, acks, final):
@@ -407,13 +387,11 @@ class StreamRun:
             self._do(self.coordinator.store_failed(checkpoint, f"{type(error).__name__}: {error}", time.monotonic()))
             return
         except (TypeError, ValueError) as error:
-            source = self.spec.stages[0].source
-            name = "" if source is None else source.name
-            self._fail(f"the state that the source {name} gives with its splits is no JSON value: {error}", True)
+            names = ", ".join(shares.source.name for shares in self._splits.values())
+            self._fail(f"the state that the source {names} gives with its splits is no JSON value: {error}", True)
             return
-        for name in metadata["ended"]:
-            self._open.pop(name, None)
-            self._owners.pop(name, None)
+        for shares in self._splits.values():
+            shares.end(name for task in shares.tasks for name in acks[task]["state"].get("ended", ()))
         self._do(self.coordinator.stored(checkpoint, time.monotonic()))
         due, self._savepoints = self._savepoints, []
         for least, path, answer in due:
@@ -427,15 +405,11 @@ class StreamRun:
                 self._savepoints.append((least, path, answer))
 
     def _metadata(self, acks: dict[int, dict[str, Any]], final: bool) -> dict[str, Any]:
-        splits: dict[str, Any] = {}
-        ended: list[str] = []
         operators: dict[str, dict[str, Any]] = {}
         rows: dict[str, dict[int, list[Any]]] = {}
         times: dict[str, Any] = {}
         for number, ack in acks.items():
             state = ack["state"]
-            splits.update(state.get("splits", {}))
-            ended.extend(state.get("ended", ()))
             for name, held in state.get("operators", {}).items():
                 operators.setdefault(name, {"pieces": {}})["pieces"].update(held["pieces"])
             for output, waiting in state.get("rows", {}).items():
@@ -443,12 +417,14 @@ class StreamRun:
                     rows.setdefault(output, {}).setdefault(checkpoint, []).extend(committables)
             if state.get("times"):
                 times[str(number)] = state["times"]
-        gone = set(ended)
-        opened = {name: splits.get(name, offset) for name, offset in self._open.items() if name not in gone}
+        sources = {}
+        for stage, shares in self._splits.items():
+            states = [acks[task]["state"] for task in shares.tasks]
+            offsets = {name: offset for state in states for name, offset in state.get("splits", {}).items()}
+            ended = [name for state in states for name in state.get("ended", ())]
+            sources[self.spec.stages[stage].name] = shares.snapshot(offsets, ended)
         return {
-            "splits": opened,
-            "ended": ended,
-            "source": self._source_state,
+            "sources": sources,
             "operators": operators,
             "rows": {output: sorted(waiting.items()) for output, waiting in rows.items()},
             "times": times,
@@ -469,7 +445,7 @@ class StreamRun:
         self._draining = True
         if not all(view.join is not None for view in self.tasks):
             return
-        for number in self._sources:
+        for number in self._sources():
             self._send(self.tasks[number].connection, messages.Drain())
 
     def unheard(self) -> list[Callable[[StreamRun], None]]:

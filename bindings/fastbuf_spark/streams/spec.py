@@ -32,6 +32,8 @@ class StreamStage:
         Schemas of the input and of the output.
     source
         What a first stage reads; None: a gate.
+    inputs
+        The stages whose output it reads; each has one reader.
     operator
         Makes the operator with state that the rows of the gate meet first.
     chain
@@ -47,6 +49,7 @@ class StreamStage:
     given: pa.Schema
     gives: pa.Schema
     source: StreamSource | None = None
+    inputs: tuple[int, ...] = ()
     operator: Callable[[], KeyedOperator] | None = None
     chain: Chain = field(default_factory=Chain)
     opened: tuple[Any, ...] = ()
@@ -86,7 +89,7 @@ class StreamSpec:
     Attributes
     ----------
     stages
-        From the source on; each reads from the one before it.
+        In an order in which each stands behind those that it reads from; the last gives the results.
     generation
         Number of the run since the stream was first started.
     job
@@ -128,6 +131,14 @@ class StreamSpec:
         """The tasks of a stage."""
         first = sum(each.tasks for each in self.stages[:stage])
         return range(first, first + self.stages[stage].tasks)
+
+    def reader(self, stage: int) -> int | None:
+        """The stage that reads what this one gives; None: a sink does."""
+        return next((number for number, each in enumerate(self.stages) if stage in each.inputs), None)
+
+    def writers(self, stage: int) -> list[int]:
+        """The tasks that a stage reads from, by the channels of its gates."""
+        return [task for before in self.stages[stage].inputs for task in self.numbers(before)]
 
     def connect(self) -> Control:
         """A control connection to the driver."""

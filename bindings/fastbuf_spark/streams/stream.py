@@ -127,6 +127,42 @@ class Stream:
         """Distribute the rows over the tasks of another stage, batch by batch in turn."""
         return self._exchange("rebalance", (), partitions)
 
+    def union(self, other: Stream, partitions: int | None = None) -> Stream:
+        """The rows of this and of another stream with the same columns, in the tasks of another stage.
+
+        Parameters
+        ----------
+        other
+            Its columns are taken by their places, as by Spark's ``union``; they have the same types.
+        """
+        kinds = [[field.dataType for field in each.schema.fields] for each in (self, other)]
+        if kinds[0] != kinds[1]:
+            raise ConfigError(f"union of {self.schema.simpleString()} and {other.schema.simpleString()}: other types")
+        return self._beside(other, "union", partitions, None, self.schema, (), ())
+
+    def _beside(
+        self,
+        other: Stream,
+        label: str,
+        partitions: int | None,
+        operator: Any,
+        schema: StructType,
+        keys: tuple[str, ...],
+        other_keys: tuple[str, ...],
+    ) -> Stream:
+        """A stage that reads two streams, whose last stages give rows of one schema."""
+        shift = len(self._drafts)
+        moved = [
+            dataclasses.replace(draft, inputs=tuple(number + shift for number in draft.inputs))
+            for draft in other._drafts
+        ]
+        left = (*self._drafts[:-1], dataclasses.replace(self._drafts[-1], keys=keys))
+        right = (*moved[:-1], dataclasses.replace(moved[-1], keys=other_keys, schema=self.schema))
+        inputs = (shift - 1, shift + len(moved) - 1)
+        count = None if partitions is None else partition_count(partitions, "partitions")
+        behind = Draft(label, count, schema, self.schema, operator=operator, inputs=inputs)
+        return Stream(self._spark, (*left, *right, behind), self._conf)
+
     def group_by(self, *keys: str, partitions: int | None = None) -> StreamGroups:
         """Group the rows by key columns, for state that each key has."""
         if not keys:
@@ -196,9 +232,10 @@ class Stream:
             raise ConfigError(f"output_mode is {output_mode!r}: it must be one of {', '.join(OUTPUT_MODES)}")
         if output_mode not in sink.output_modes:
             raise ConfigError(f"{sink.name} cannot do output_mode={output_mode!r}: it takes {sink.output_modes}")
-        source = self._drafts[0].source
-        assert source is not None
-        if guarantee == "exactly_once" and not source.replayable:
+        sources = [draft.source for draft in self._drafts if draft.source is not None]
+        for source in sources if guarantee == "exactly_once" else ():
+            if source.replayable:
+                continue
             raise ConfigError(
                 f"the source {source.name} cannot be read again, so exactly once cannot be: use "
                 "guarantee='at_least_once', or a source that keeps its rows"
@@ -221,7 +258,7 @@ class Stream:
         store = CheckpointStore(checkpoint, key_groups)
         spec = StreamSpec(
             "",
-            name or f"{source.name} to {sink.name}",
+            name or f"{' and '.join(source.name for source in sources)} to {sink.name}",
             stages,
             conf,
             server.address,
@@ -262,8 +299,8 @@ class Stream:
         return self._drafts[-1].schema
 
     def __repr__(self) -> str:
-        source = self._drafts[0].source
-        return f"Stream({source.name if source else ''}, {len(self._drafts)} stages)"
+        names = [draft.source.name for draft in self._drafts if draft.source is not None]
+        return f"Stream({' and '.join(names)}, {len(self._drafts)} stages)"
 
     # ---- making
 
@@ -314,7 +351,8 @@ class Stream:
             raise ConfigError(f"the rows cannot be sent: {why}")
         count = None if partitions is None else partition_count(partitions, "partitions")
         last = dataclasses.replace(self._drafts[-1], keys=keys)
-        behind = Draft(label, count, self.schema, self.schema, operator=operator)
+        inputs = (len(self._drafts) - 1,)
+        behind = Draft(label, count, self.schema, self.schema, operator=operator, inputs=inputs)
         return Stream(self._spark, (*self._drafts[:-1], last, behind), self._conf)
 
     def _settings(self) -> ShuffleConf:
@@ -357,6 +395,7 @@ class Stream:
                     self._arrow(draft.given),
                     self._arrow(draft.schema),
                     draft.source,
+                    draft.inputs,
                     operator,
                     Chain(draft.links),
                     draft.functions,

@@ -95,8 +95,8 @@ class StreamTask:
         self._operator = None if self.stage.operator is None else self.stage.operator()
         self._snapshots = Snapshots(spec, number, control, self._operator)
         self._time: Any = None
-        channels = range(0 if self.stage.source else spec.stages[self.place - 1].tasks)
-        self._alignment = Alignment(channels, spec.exactly_once)
+        self._channels = len(spec.writers(self.place))
+        self._alignment = Alignment(range(self._channels), spec.exactly_once)
         self._ended_channels: set[int] = set()
         self._offsets: dict[str, Any] = {}
         self._told_offsets: dict[int, dict[str, Any]] = {}  # by checkpoint
@@ -148,7 +148,7 @@ class StreamTask:
             host, port = self._env.listen(host, (spec.conf.port_min, spec.conf.port_max))
             self._gate = self._env.create_input_gate(
                 fb.ColumnarSerializer(self.stage.given, checksum=spec.conf.checksum),
-                channels=spec.stages[self.place - 1].tasks,
+                channels=self._channels,
                 epoch=spec.generation,
                 secret=secret,
                 config=config,
@@ -167,7 +167,7 @@ class StreamTask:
             stack.callback(self._reader.close)
             self._assign(start.splits)
         else:
-            self._time = GateTime(spec.stages[self.place - 1].tasks, start.times, stage.name)
+            self._time = GateTime(self._channels, start.times, stage.name)
         if self._operator is not None:
             if hasattr(self._operator, "begin"):
                 self._operator.begin(self._time.restored)
@@ -192,9 +192,10 @@ class StreamTask:
     def _connect(self, start: messages.TaskStart, stack: contextlib.ExitStack) -> None:
         import fastbuf as fb
 
-        if not start.targets:
-            return
         spec, stage = self.spec, self.stage
+        reader = spec.reader(self.place)
+        if reader is None:
+            return
         selector = fb.round_robin(start=self.subtask)
         if stage.keys:
             selector = fb.custom(ByKeyGroup(stage.keys, spec.key_groups, len(start.targets)))
@@ -202,7 +203,7 @@ class StreamTask:
             self._writer = self._env.create_result_partition(
                 fb.ColumnarSerializer(stage.gives, checksum=spec.conf.checksum),
                 list(start.targets),
-                channel=self.subtask,
+                channel=spec.writers(reader).index(self.number),
                 epoch=spec.generation,
                 secret=data_secret(spec.secret, spec.generation),
                 selector=selector,
@@ -326,7 +327,7 @@ class StreamTask:
         elif isinstance(event, EndOfData):
             self._ended_channels.add(channel)
             yield from self._advance(self._time.end(channel))
-            if len(self._ended_channels) == self.spec.stages[self.place - 1].tasks:
+            if len(self._ended_channels) == self._channels:
                 if self._operator is not None:
                     yield from self._operator.end()
                 self._data_ended = True

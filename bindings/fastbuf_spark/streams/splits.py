@@ -1,0 +1,81 @@
+"""Which task of a source reads which splits, and what of that a checkpoint keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastbuf_spark.streams.source import StreamSource
+
+Share = list[tuple[str, Any]]  #: names and offsets
+
+
+class SplitShares:
+    """The splits of one source in one run.
+
+    Parameters
+    ----------
+    tasks
+        Numbers of the source's tasks.
+    restored
+        What :meth:`snapshot` gave; None: nothing was read before.
+
+    Attributes
+    ----------
+    state
+        The source's own, as it gave it with the splits found last.
+    is_last
+        Whether no more splits are to come.
+    """
+
+    def __init__(self, source: StreamSource, tasks: range, restored: Mapping[str, Any] | None) -> None:
+        known = restored or {}
+        self.source = source
+        self.tasks = tasks
+        self.state: Any = known.get("state")
+        self.is_last = False
+        self._begun = False
+        self._open: dict[str, Any] = dict(known.get("open", {}))  # where each that has not ended was begun
+        self._owners: dict[str, int] = {}
+
+    def begin(self) -> dict[int, Share]:
+        """The share of each task at the start."""
+        self._begun = True
+        made: dict[int, Share] = {number: [] for number in self.tasks}
+        for i, (name, offset) in enumerate(sorted(self._open.items())):
+            task = self.tasks[i % len(self.tasks)]
+            self._owners[name] = task
+            made[task].append((name, offset))
+        return made
+
+    def add(self, splits: Iterable[tuple[str, Any]], state: Any) -> dict[int, Share]:
+        """Splits that were found: each goes to the task that has the fewest; what is to be sent to tasks now."""
+        self.state = state
+        self.is_last = self.is_last or self.source.bounded
+        found = list(splits)
+        self._open.update(found)
+        if not self._begun:
+            return {}
+        counts = dict.fromkeys(self.tasks, 0)
+        for name, task in self._owners.items():
+            counts[task] += name in self._open
+        made: dict[int, Share] = {}
+        for name, offset in found:
+            task = min(counts, key=lambda number: (counts[number], number))
+            counts[task] += 1
+            self._owners[name] = task
+            made.setdefault(task, []).append((name, offset))
+        return made
+
+    def snapshot(self, offsets: Mapping[str, Any], ended: Iterable[str]) -> dict[str, Any]:
+        """What a checkpoint keeps: a split of which no task says anything is where it was begun."""
+        gone = set(ended)
+        opened = {name: offsets.get(name, offset) for name, offset in self._open.items() if name not in gone}
+        return {"open": opened, "state": self.state}
+
+    def end(self, names: Iterable[str]) -> None:
+        """These have ended before a checkpoint that is complete."""
+        for name in names:
+            self._open.pop(name, None)
+            self._owners.pop(name, None)
