@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -209,6 +210,8 @@ class WindowOperator:
         """Take the state of a key group, in an operator that has had no rows; :meth:`restore_state` before or after."""
         import pyarrow as pa
 
+        if not data:
+            return
         with pa.ipc.open_stream(data) as stream:
             table = stream.read_all()
         if table.num_rows:
@@ -238,7 +241,7 @@ class WindowOperator:
 
 
 class Frozen:
-    """The state of an operator at one moment; it does not change, and may be read by another thread.
+    """The state of an operator at one moment; it does not change, and may be read by other threads.
 
     Attributes
     ----------
@@ -252,18 +255,20 @@ class Frozen:
         self.dirty = dirty
         self._table: pa.Table | None = None
         self._offsets = np.zeros(0, np.int64)
+        self._lock = Lock()
 
     def group(self, group: int) -> bytes:
         """The state of a key group, as an Arrow stream; one without columns if there is none at all."""
         import pyarrow as pa
 
-        if not len(self._offsets):
-            table = self._windows.thawed(*self._held)
-            table = pa.table({}) if table is None else table
-            groups = self._hashes.groups(table) if table.num_rows else np.zeros(0, np.int32)
-            self._offsets = np.append(0, np.cumsum(np.bincount(groups, minlength=MOST_GROUPS)))
-            self._table = table.take(np.argsort(groups, kind="stable"))
-            self._held = ([], [])
+        with self._lock:
+            if self._table is None:
+                table = self._windows.thawed(*self._held)
+                table = pa.table({}) if table is None else table
+                groups = self._hashes.groups(table) if table.num_rows else np.zeros(0, np.int32)
+                self._offsets = np.append(0, np.cumsum(np.bincount(groups, minlength=MOST_GROUPS)))
+                self._table = table.take(np.argsort(groups, kind="stable"))
+                self._held = ([], [])
         assert self._table is not None
         start, end = self._offsets[group], self._offsets[group + 1]
         piece = self._table.slice(start, end - start)

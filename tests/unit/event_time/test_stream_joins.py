@@ -1,0 +1,216 @@
+"""Joins of two streams against all pairs, for every bound and kind of join; restored by other owners now and then."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from nights import LONG
+
+from fastbuf.errors import ConfigError, SchemaError
+from fastbuf.event_time.joins import IntervalJoin, Side, WindowJoin
+from fastbuf.event_time.watermarks import MAX, MIN
+from fastbuf.event_time.windows import Sliding, Tumbling
+from fastbuf.serializers.partition import HashPartitioner
+
+GROUPS = 8
+LEFT = pa.schema([("k", pa.string()), ("lt", pa.timestamp("us")), ("a", pa.int64())])
+RIGHT = pa.schema([("b", pa.int64()), ("key", pa.string()), ("rt", pa.timestamp("us"))])
+SIDES = (Side(LEFT, ["k"], "lt"), Side(RIGHT, ["key"], "rt"))
+NAMES = (("k", "lt", "a"), ("key", "rt", "b"))
+EPOCH = datetime(1970, 1, 1)
+Row = tuple[Any, int, int]
+
+
+def batch(side: int, rows: list[tuple[Any, int | None, int]]) -> pa.RecordBatch:
+    schema = (LEFT, RIGHT)[side]
+    return pa.RecordBatch.from_pylist([dict(zip(NAMES[side], row, strict=True)) for row in rows], schema)
+
+
+class Joined:
+    """A join with its owners, and all rows that were not late."""
+
+    def __init__(self, make: Any, dice: random.Random) -> None:
+        self.make, self.dice = make, dice
+        self.owners = [make() for _ in range(dice.choice([1, 3]))]
+        self.taken: tuple[list[Row], list[Row]] = ([], [])
+        self.late = 0
+        self.mark = MIN
+        self.came: list[tuple[Any, ...]] = []
+
+    def out(self, batches: Any) -> None:
+        for made in batches:
+            assert made.schema.equals(self.owners[0].schema)
+            assert made.num_rows
+            for i, field in enumerate(made.schema):
+                if pa.types.is_timestamp(field.type):
+                    made = made.set_column(i, field.name, made.column(i).cast(pa.int64()))
+            self.came += [tuple(row.values()) for row in made.to_pylist()]
+
+    def rows(self, side: int, rows: list[Row], late: list[bool]) -> None:
+        self.taken[side].extend(row for row, is_late in zip(rows, late, strict=True) if not is_late)
+        self.late += sum(late)
+        owner = np.zeros(len(rows), int)
+        if rows:
+            hashed = HashPartitioner([NAMES[side][0]], GROUPS).partition(batch(side, rows))
+            owner = hashed.astype(int) * len(self.owners) // GROUPS
+        for i, one in enumerate(self.owners):
+            self.out(one.rows(side, batch(side, [row for row, o in zip(rows, owner, strict=True) if o == i])))
+
+    def watermark(self, mark: int) -> None:
+        self.mark = max(self.mark, mark)
+        for one in self.owners:
+            self.out(one.watermark(mark))
+
+    def restore(self) -> None:
+        before = self.owners
+        frozen = [one.freeze() for one in before]
+        assert all(one.dirty == [] for one in before)
+        self.owners = [self.make() for _ in range(self.dice.choice([1, 2, 5]))]
+        for one in self.owners:
+            one.restore_state([old.state() for old in before])
+            one.late_rows = 0
+        self.owners[0].late_rows = sum(old.late_rows for old in before)
+        for group in range(GROUPS):
+            data = frozen[group * len(before) // GROUPS].group(group)
+            self.owners[group * len(self.owners) // GROUPS].restore(group, data)
+
+    def run(self, is_late: Any) -> None:
+        dice, centre = self.dice, 0
+        for _ in range(40):
+            step = dice.random()
+            if step < 0.6:
+                rows = [
+                    (dice.choice(["a", "b", "c", None]), centre + dice.randrange(-12, 12), dice.randrange(5))
+                    for _ in range(dice.randrange(7))
+                ]
+                side = dice.randrange(2)
+                self.rows(side, rows, [is_late(row[1], self.mark) for row in rows])
+                centre += dice.randrange(3)
+            elif step < 0.93:
+                self.watermark(centre + dice.randrange(-12, 4))
+            else:
+                self.restore()
+        self.watermark(MAX)
+        assert sum(one.late_rows for one in self.owners) == self.late
+        assert all(one.figures()["rows"] == one.figures()["bytes"] == 0 for one in self.owners)
+
+
+def expected(how: str, left: list[Row], right: list[Row], pair: Any) -> Counter[tuple[Any, ...]]:
+    """By the definition; pair: whether two rows meet."""
+    out = Counter[tuple[Any, ...]]()
+    met = [0] * len(right)
+    for k, lt, a in left:
+        partners = [i for i, r in enumerate(right) if k is not None and k == r[0] and pair(lt, r[1])]
+        for i in partners:
+            met[i] += 1
+            out[k, lt, a, right[i][2], right[i][1]] += 1
+        if not partners and how in ("left", "full"):
+            out[k, lt, a, None, None] += 1
+    if how in ("right", "full"):
+        for (key, rt, b), times in zip(right, met, strict=True):
+            if not times:
+                out[key, None, None, b, rt] += 1
+    return out
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
+def test_interval_join_gives_all_pairs_of_rows_in_time(how: str) -> None:
+    late = pairs = 0
+    for seed in range(100 if LONG else 12):
+        dice = random.Random(seed)
+        lower = dice.randrange(-8, 8)
+        upper = lower + dice.randrange(8)
+        joined = Joined(lambda: IntervalJoin(*SIDES, lower, upper, how=how, groups=GROUPS), dice)  # noqa: B023
+        joined.run(lambda time, mark: time <= mark)
+        within = expected(how, *joined.taken, lambda lt, rt: lower <= rt - lt <= upper)  # noqa: B023
+        assert Counter(joined.came) == within, seed
+        late, pairs = late + joined.late, pairs + len(joined.came)
+    assert late > 20
+    assert pairs > 100
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
+@pytest.mark.parametrize(
+    "assigner", [Tumbling(10, 3), Sliding(10, 5), Sliding(4, 10)], ids=["tumbling", "sliding", "holes"]
+)
+def test_window_join_gives_all_pairs_of_a_window(assigner: Any, how: str) -> None:
+    def windows(time: int) -> list[int]:
+        first = time - (time - assigner.offset) % assigner.slide
+        return [s for s in range(first, first - assigner.size, -assigner.slide) if s <= time < s + assigner.size]
+
+    for seed in range(50 if LONG else 4):
+        joined = Joined(lambda: WindowJoin(*SIDES, assigner, how=how, groups=GROUPS), random.Random(seed))
+        open_windows: list[Counter[Any]] = [Counter(), Counter()]
+        rows = joined.rows
+
+        def note(side: int, given: list[Row], late: list[bool], rows: Any = rows, joined: Any = joined) -> None:
+            for row in given:  # in the windows alone that are still open
+                open_windows[side].update((row, s) for s in windows(row[1]) if s + assigner.size - 1 > joined.mark)  # noqa: B023
+            rows(side, given, late)
+
+        joined.rows = note  # type: ignore[method-assign]
+
+        def is_late(time: int, mark: int) -> bool:
+            return time <= mark and all(s + assigner.size - 1 <= mark for s in windows(time))
+
+        joined.run(is_late)
+        wanted = Counter[tuple[Any, ...]]()
+        for start in sorted({s for side in open_windows for _, s in side}):
+            sides = [[row for (row, s), n in side.items() if s == start for _ in range(n)] for side in open_windows]
+            for row, n in expected(how, *sides, lambda lt, rt: True).items():
+                wanted[start, start + assigner.size, *row] += n
+        assert Counter(joined.came) == wanted, seed
+
+
+def test_rows_are_kept_only_for_as_long_as_a_partner_may_come() -> None:
+    join = IntervalJoin(*SIDES, 0, 10)  # the right one is up to 10 later
+    list(join.rows(0, batch(0, [("a", 100, 1)])))
+    list(join.rows(1, batch(1, [("a", 100, 2)])))
+    assert join.figures()["rows"] == 2
+    list(join.watermark(100))
+    assert join.figures()["rows"] == 1  # no left row can be at 100 or before
+    list(join.watermark(109))
+    assert len(list(join.rows(1, batch(1, [("a", 110, 3)])))) == 1
+    list(join.watermark(110))
+    assert join.figures()["rows"] == 0
+
+
+def test_late_rows_and_rows_without_a_time_are_counted() -> None:
+    join = IntervalJoin(*SIDES, 0, 10, keep_late=True)
+    list(join.watermark(100))
+    list(join.rows(1, batch(1, [("a", 100, 1), ("a", None, 2), ("a", 101, 3)])))
+    assert (join.late_rows, join.null_times) == (1, 1)
+    assert join.late[1][0].to_pylist() == [{"b": 1, "key": "a", "rt": EPOCH.replace(microsecond=100)}]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: IntervalJoin(*SIDES, 5, 4), ConfigError, "the lower bound is the greater"),
+        (lambda: IntervalJoin(*SIDES, 0, 1, how="outer"), ConfigError, "one of inner, left, right, full"),
+        (lambda: IntervalJoin(Side(LEFT, [], "lt"), Side(RIGHT, [], "rt"), 0, 1), ConfigError, "needs keys"),
+        (lambda: IntervalJoin(Side(LEFT, ["k"], "a"), SIDES[1], 0, 1), SchemaError, "must be a timestamp"),
+        (lambda: IntervalJoin(Side(LEFT, ["a"], "lt"), SIDES[1], 0, 1), SchemaError, "cast one before"),
+        (lambda: IntervalJoin(SIDES[0], SIDES[0], 0, 1), SchemaError, "both sides of the join have 'a', 'lt'"),
+        (lambda: IntervalJoin(Side(LEFT, ["x"], "lt"), SIDES[1], 0, 1), SchemaError, "no column 'x'"),
+    ],
+)
+def test_settings_are_checked(make: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        make()
+
+
+def test_times_may_have_zones() -> None:
+    zoned = pa.schema([("k", pa.string()), ("t", pa.timestamp("ms", "UTC"))])
+    join = WindowJoin(Side(zoned, ["k"], "t"), SIDES[1], Tumbling(1000))
+    when = datetime(2024, 1, 1, tzinfo=UTC)
+    list(join.rows(0, pa.RecordBatch.from_pylist([{"k": "a", "t": when}], zoned)))
+    list(join.rows(1, batch(1, [("a", int(when.timestamp()) * 10**6, 1)])))
+    (made,) = join.watermark(MAX)
+    assert made.column("window_start")[0].as_py() == when
