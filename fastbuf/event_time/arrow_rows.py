@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastbuf.errors import SchemaError
-from fastbuf.event_time.windows import MOST_US
+from fastbuf.event_time.windows import MOST_US, order_of
 from fastbuf.serializers.partition import HashPartitioner
 
 if TYPE_CHECKING:
@@ -140,8 +140,11 @@ def grouped(table: pa.Table, by: Sequence[str], aggregates: Sequence[Any]) -> pa
     return pa.concat_tables(made)
 
 
-def in_order(table: pa.Table, by: Sequence[str]) -> pa.Table:
-    """The rows by these columns; where they are of a type that has no order, as they stand."""
+def in_order(table: pa.Table, by: Sequence[str], stable: bool = True) -> pa.Table:
+    """The rows by these columns; where they are of a type that has no order, as they stand.
+
+    stable: rows that are equal in these stay in their order.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -149,10 +152,7 @@ def in_order(table: pa.Table, by: Sequence[str]) -> pa.Table:
         return table
     columns = [table.column(name) for name in by]
     if all(column.type == pa.int64() and not column.null_count for column in columns):
-        values = [int64s(column) for column in columns]
-        varying = [v for v in values if v[0] != v[-1] or bool((v != v[0]).any())]
-        order = np.lexsort(varying[::-1]) if varying else np.arange(table.num_rows)
-        return table.take(order)
+        return table.take(order_of([int64s(column) for column in columns], stable))
     try:
         order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in by])
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid):

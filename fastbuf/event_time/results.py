@@ -57,7 +57,7 @@ class Results:
 
         if not table.num_rows:
             return
-        table = in_order(table, [*label, *self.columns])
+        table = in_order(table, [*label, *self.columns], stable=not self.work.merges)
         starts, ends = bounds(*(int64s(table.column(name)) for name in label))
         if isinstance(self.work, Application):
             yield from gathered(self.work.calls(table, self.columns, starts, ends))

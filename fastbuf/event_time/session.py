@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 END = "e"  #: the column of a session's end; that of its start is the label
 SHELL = "x"  #: in a snapshot: whether the row is a session whose rows have fired, and were dropped
-PENDING_ROWS = 1 << 17
+PENDING_ROWS = 1 << 18
 NEVER = MAX + 1
 
 

@@ -10,8 +10,8 @@ minute by ten seconds are made of panes of ten seconds, and a row is in one pane
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
-from typing import NamedTuple
+from math import gcd, prod
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,6 +150,23 @@ class Global:
         return np.full(len(labels), MAX, np.int64)
 
 
+def order_of(columns: list[NDArray[np.int64]], stable: bool = False) -> NDArray[np.intp]:
+    """The order of rows by these numbers, the first of which counts most; stable: equal rows stay as they are."""
+    kind: Literal["stable"] | None = "stable" if stable else None
+    spans = [(int(column.min()), int(column.max()) - int(column.min()) + 1) for column in columns]
+    columns = [column for column, (_, span) in zip(columns, spans, strict=True) if span > 1] or columns[:1]
+    spans = [(low, span) for low, span in spans if span > 1]
+    if len(columns) == 1:
+        return np.argsort(columns[0], kind=kind)
+    if prod(span for _, span in spans) >= MAX:
+        return np.lexsort(columns[::-1])
+    # One number for each row: NumPy sorts these several times as fast
+    codes = np.zeros(len(columns[0]), np.int64)
+    for column, (low, span) in zip(columns, spans, strict=True):
+        codes = codes * span + (column - low)
+    return np.argsort(codes, kind=kind)
+
+
 def sessions(keys: NDArray[np.int64], starts: Times, ends: Times) -> tuple[NDArray[np.intp], NDArray[np.intp], Times]:
     """Merge the windows of each key that overlap or touch.
 
@@ -165,7 +182,7 @@ def sessions(keys: NDArray[np.int64], starts: Times, ends: Times) -> tuple[NDArr
     """
     if not len(keys):
         return np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0, np.int64)
-    order = np.lexsort((starts, keys))
+    order = order_of([keys, starts])
     keys, starts, ends = keys[order], starts[order], ends[order]
     # The greatest end so far within the key.  Keys rise, so a greatest number over all does it, if the key stands in
     # its upper digits; ends are numbered if they would not leave room for it.
