@@ -63,13 +63,7 @@ class StreamGroups:
         late
             A sink for the rows that come too late, as they came; else they are only counted.
         """
-        from fastbuf.event_time.windows import Sliding, Tumbling
-
-        long, shift = micros_of("size", size), micros_of("offset", offset)
-        if slide is None:
-            assigner: Any = Tumbling(long, shift, zone)
-        else:
-            assigner = Sliding(long, micros_of("slide", slide), shift, zone)
+        assigner = _aligned(size, slide, offset, zone)
         words = f"windows of {size}" + ("" if slide is None else f" by {slide}")
         return self._windows(assigner, words, lateness, early_rows, early_every, accumulate, late)
 
@@ -138,6 +132,91 @@ class StreamGroups:
             late=late,
         )
         return StreamWindows(self, made, words)
+
+    def interval_join(
+        self,
+        other: StreamGroups,
+        lower: float | str,
+        upper: float | str,
+        *,
+        how: str = "inner",
+        name: str | None = None,
+    ) -> Stream:
+        """Join rows of two streams with equal keys, the other's from ``lower`` to ``upper`` behind this one's.
+
+        Parameters
+        ----------
+        other
+            Groups of another stream, with keys of the same types.
+        lower, upper
+            Bounds of the other's time less this one's, both included: seconds, or text with a unit; a lower bound of
+            ``"-10 seconds"`` is before.
+        how
+            "inner", "left", "right" or "full": rows without a partner go out when none can come any more.
+        name
+            Of its state in checkpoints.
+
+        Returns
+        -------
+        Stream
+            The columns of this stream, then those of the other one without its keys.
+        """
+        from fastbuf_spark.streams.joins import interval_join
+
+        made = interval_join(_signed_micros("lower", lower), _signed_micros("upper", upper), how)
+        return self._joined(other, made, "interval join", name)
+
+    def window_join(
+        self,
+        other: StreamGroups,
+        size: float | str,
+        *,
+        slide: float | str | None = None,
+        offset: float | str = 0.0,
+        zone: str | None = None,
+        how: str = "inner",
+        name: str | None = None,
+    ) -> Stream:
+        """Join rows of two streams with equal keys in the same window; they go out when it ends.
+
+        Parameters are those of :meth:`window` and :meth:`interval_join`; the result has ``window_start`` and
+        ``window_end`` first.
+        """
+        from fastbuf_spark.streams.joins import window_join
+
+        return self._joined(
+            other, window_join(_aligned(size, slide, offset, zone), how), f"join in windows of {size}", name
+        )
+
+    def _joined(self, other: StreamGroups, make: Callable[..., Any], words: str, name: str | None) -> Stream:
+        from fastbuf.event_time.joins import Side
+        from fastbuf_spark.driver.sources import of_arrow
+        from fastbuf_spark.streams.joins import LEFT, RIGHT, JoinSpec, OfSide, both_schema, key_places
+
+        if not isinstance(other, StreamGroups):
+            raise ConfigError(f"{words}: give the other stream's group_by(...), not a {type(other).__name__}")
+        sides, shapes = [], []
+        for each in (self, other):
+            times = sorted({draft.time.column for draft in each._before._drafts if draft.time is not None})
+            shape = each._before._arrow(each._before.schema)
+            if len(times) != 1 or times[0] not in shape.names:
+                raise ConfigError(
+                    f"{words} goes by event time: with_watermark names a column of each side; here {times}"
+                )
+            sides.append(Side(shape, list(each._keys), times[0]))
+            shapes.append(shape)
+        both = both_schema(*shapes)
+        schema = of_arrow(both)
+        left = self._before._mapped(OfSide(LEFT, both), schema, None, "left side")
+        right = other._before._mapped(OfSide(RIGHT, both), schema, None, "right side")
+        operator = JoinSpec((sides[0], sides[1]), make)
+        places = [
+            key_places(shape, each._keys, side)
+            for side, (shape, each) in enumerate(zip(shapes, (self, other), strict=True))
+        ]
+        label = name or f"{words} by {', '.join(self._keys)}"
+        partitions = self._partitions or other._partitions
+        return left._beside(right, label, partitions, operator, of_arrow(operator.schema()), *places)
 
     def transform_with_state(
         self,
@@ -228,3 +307,20 @@ class StreamGroups:
         made = self._before._exchange(label, self._keys, self._partitions, operator)
         last = dataclasses.replace(made._drafts[-1], schema=schema, words=(words,) if words else ())
         return Stream(self._before._spark, (*made._drafts[:-1], last), made._conf)
+
+
+def _aligned(size: float | str, slide: float | str | None, offset: float | str, zone: str | None) -> Any:
+    from fastbuf.event_time.windows import Sliding, Tumbling
+
+    long, shift = micros_of("size", size), _signed_micros("offset", offset)
+    if slide is None:
+        return Tumbling(long, shift, zone)
+    return Sliding(long, micros_of("slide", slide), shift, zone)
+
+
+def _signed_micros(name: str, value: float | str) -> int:
+    """An interval that may be negative."""
+    if isinstance(value, str):
+        text = value.strip()
+        return -micros_of(name, text[1:]) if text.startswith("-") else micros_of(name, text)
+    return -micros_of(name, -value) if value < 0 else micros_of(name, value)

@@ -1,0 +1,159 @@
+"""Joins of two streams: rows of both come through one gate, with a column that says which side each is of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.event_time.joins import FrozenJoin, IntervalJoin, Side, WindowJoin
+from fastbuf.event_time.watermarks import MIN, in_microseconds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SIDE = "__side"
+LEFT, RIGHT = 0, 1
+
+
+def both_schema(left: pa.Schema, right: pa.Schema) -> pa.Schema:
+    """The schema of rows of both sides: the side, then the columns of each, null in rows of the other."""
+    import pyarrow as pa
+
+    columns = [
+        pa.field(f"{name}{i}", field.type) for name, of in (("l", left), ("r", right)) for i, field in enumerate(of)
+    ]
+    return pa.schema([pa.field(SIDE, pa.int8()), *columns])
+
+
+@dataclass(frozen=True)
+class OfSide:
+    """Gives rows of one side the schema of both."""
+
+    side: int
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        prefix = "lr"[self.side]
+        for batch in batches:
+            rows = batch.num_rows
+            own = iter(batch.columns)
+            columns = [pa.array([self.side] * rows, pa.int8())]
+            for field in list(self.schema)[1:]:
+                columns.append(next(own) if field.name[0] == prefix else pa.nulls(rows, field.type))
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+@dataclass(frozen=True)
+class JoinSpec:
+    """What the operator of a join is made of.
+
+    Attributes
+    ----------
+    sides
+        Schema, key columns and time of each input.
+    make
+        Makes the join of :mod:`fastbuf.event_time.joins`, from the sides and the number of key groups.
+    """
+
+    sides: tuple[Side, Side]
+    make: Callable[..., Any]
+
+    def __call__(self) -> JoinedRows:
+        return JoinedRows(self)
+
+    def schema(self) -> pa.Schema:
+        """Of the results."""
+        made: pa.Schema = self.make(*self.sides, groups=1).schema
+        return made
+
+
+class JoinedRows:
+    """See :class:`~fastbuf_spark.streams.operators.KeyedOperator`."""
+
+    def __init__(self, spec: JoinSpec) -> None:
+        self._spec = spec
+        self._join: Any = None
+
+    def open(self, key_groups: int) -> None:
+        self._join = self._spec.make(*self._spec.sides, groups=key_groups)
+
+    def begin(self, mark_ms: int) -> None:
+        """All groups are restored; the task's watermark was this."""
+        if mark_ms != MIN:
+            self._join.restore_state([{"watermark": in_microseconds(mark_ms)}])
+
+    def rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        first = 1
+        for side, given in enumerate(self._spec.sides):
+            mine = pc.equal(batch.column(0), side)
+            rows = batch if pc.all(mine).as_py() else batch.filter(mine)
+            if rows.num_rows:
+                columns = rows.columns[first : first + len(given.schema)]
+                yield from self._join.rows(side, pa.RecordBatch.from_arrays(columns, schema=given.schema))
+            first += len(given.schema)
+
+    def watermark(self, time_ms: int) -> Iterable[pa.RecordBatch]:
+        made: Iterable[pa.RecordBatch] = self._join.watermark(in_microseconds(time_ms))
+        return made
+
+    def processing_time(self, now_ms: int) -> Iterable[pa.RecordBatch]:
+        return ()
+
+    def end(self) -> Iterable[pa.RecordBatch]:
+        return ()  # the watermark has come to its end before
+
+    def freeze(self, more: frozenset[int]) -> Mapping[int, Callable[[], bytes]]:
+        frozen = self._join.freeze()
+        return {group: partial(_encoded, frozen, group) for group in sorted(more | set(frozen.dirty))}
+
+    def thaw(self) -> None:
+        pass  # its tables are never changed in place
+
+    def restore(self, group: int, data: bytes) -> None:
+        self._join.restore(group, data)
+
+    def figures(self) -> dict[str, Any]:
+        told = self._join.figures()
+        return {"state_rows": told["rows"], "state_bytes": told["bytes"], "late_rows": told["late_rows"]}
+
+    def close(self) -> None:
+        pass
+
+
+def _encoded(frozen: FrozenJoin, group: int) -> bytes:
+    import pyarrow as pa
+
+    data = frozen.group(group)
+    reader = pa.BufferReader(data)
+    rows = sum(pa.ipc.open_stream(reader).read_all().num_rows for _ in (LEFT, RIGHT))
+    return data if rows else b""
+
+
+def interval_join(lower_us: int, upper_us: int, how: str) -> Callable[..., Any]:
+    """Makes an :class:`IntervalJoin` of sides."""
+    return partial(_interval, lower_us, upper_us, how)
+
+
+def _interval(lower_us: int, upper_us: int, how: str, left: Side, right: Side, groups: int) -> IntervalJoin:
+    return IntervalJoin(left, right, lower_us, upper_us, how=how, groups=groups)
+
+
+def window_join(assigner: Any, how: str) -> Callable[..., Any]:
+    """Makes a :class:`WindowJoin` of sides."""
+    return partial(_window, assigner, how)
+
+
+def _window(assigner: Any, how: str, left: Side, right: Side, groups: int) -> WindowJoin:
+    return WindowJoin(left, right, assigner, how=how, groups=groups)
+
+
+def key_places(schema: pa.Schema, keys: Sequence[str], side: int) -> tuple[str, ...]:
+    """Names of a side's key columns in the schema of both."""
+    return tuple(f"{'lr'[side]}{schema.get_field_index(key)}" for key in keys)
