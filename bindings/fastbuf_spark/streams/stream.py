@@ -138,6 +138,10 @@ class Stream:
         kinds = [[field.dataType for field in each.schema.fields] for each in (self, other)]
         if kinds[0] != kinds[1]:
             raise ConfigError(f"union of {self.schema.simpleString()} and {other.schema.simpleString()}: other types")
+        if other.schema.names != self.schema.names:
+            from fastbuf_spark.driver.staged import Renamed
+
+            other = other._mapped(Renamed(self.schema.names), self.schema, None, "renamed")
         return self._beside(other, "union", partitions, None, self.schema, (), ())
 
     def _beside(

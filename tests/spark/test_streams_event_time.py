@@ -1,0 +1,194 @@
+"""Event time in streams: windows, late rows, joins and unions, beside what the rows alone say."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import fastbuf_spark as fbs
+from fastbuf.errors import ConfigError
+from fastbuf_spark.streams import fail_points
+
+BASE = 1_700_000_000_000_000
+SCHEMA = "at timestamp, k long, v long"
+
+
+class Rows:
+    """A bounded source of rows in splits: batch n of a split is at offset n."""
+
+    bounded = True
+
+    def __init__(self, *splits: list[tuple[int, int, int]], size: int = 100, names: str = "at k v", every: float = 0.0):
+        self.splits_of = splits
+        self.size = size
+        self.names = names.split()
+        self.every = every
+
+    def splits(self) -> dict[str, int]:
+        return {f"{self.names[2]}{i}": 0 for i in range(len(self.splits_of))}
+
+    def read(self, split: str, offset: int) -> Any:
+        import time
+
+        rows = self.splits_of[int(split[len(self.names[2]) :])]
+        while offset * self.size < len(rows):
+            some = rows[offset * self.size : (offset + 1) * self.size]
+            times, keys, values = zip(*some, strict=True)
+            columns = [pa.array([BASE + t for t in times], pa.timestamp("us", "UTC")), pa.array(keys), pa.array(values)]
+            offset += 1
+            time.sleep(self.every)
+            yield pa.RecordBatch.from_arrays(columns, names=self.names), offset
+
+
+def shuffled(count: int, seed: int, keys: int = 5, delay_us: int = 50_000) -> list[tuple[int, int, int]]:
+    """Rows 10 ms apart, each up to `delay_us` out of its place."""
+    random = np.random.default_rng(seed)
+    times = np.arange(count) * 10_000
+    order = np.argsort(times + random.integers(0, delay_us, count), kind="stable")
+    return [(int(times[i]), int(i) % keys, int(i)) for i in order]
+
+
+def windows_of(rows: Any, size: int, slide: int | None = None) -> Counter[tuple[int, int, int]]:
+    """Sum of the values by key and window's start."""
+    slide = slide or size
+    found: Counter[tuple[int, int, int]] = Counter()
+    for at, key, value in rows:
+        last = (BASE + at) // slide * slide
+        for start in range(last, BASE + at - size, -slide):
+            found[key, start, 0] += value
+            found[key, start, 1] += 1
+    return found
+
+
+def found_in(table: pa.Table) -> Counter[tuple[int, int, int]]:
+    starts = table.column("window_start").cast(pa.int64()).to_pylist()
+    columns = (table.column(name).to_pylist() for name in ("k", "v_sum", "count_all"))
+    found: Counter[tuple[int, int, int]] = Counter()
+    for start, key, total, count in zip(starts, *columns, strict=True):
+        assert (key, start, 1) not in found, "a window is there twice"
+        found[key, start, 0] += total
+        found[key, start, 1] += count
+    return found
+
+
+@pytest.mark.parametrize(("size", "slide"), [("1 second", None), ("1 second", "250 ms")])
+def test_windows_of_rows_out_of_order_under_a_kill_and_another_parallelism(
+    spark: Any, tmp_path: Path, size: str, slide: str | None
+) -> None:
+    splits = [shuffled(1500, seed) for seed in (1, 2)]
+    source = Rows(*splits, every=0.02)
+
+    def stream(partitions: int) -> Any:
+        made = fbs.stream(spark, source, SCHEMA, tasks=1).with_watermark("at", "60 ms")
+        return (
+            made.group_by("k", partitions=partitions)
+            .window(size, slide=slide)
+            .agg_arrow([("v", "sum"), ([], "count_all")], name="windows")
+        )
+
+    sink, killed = fbs.to_memory(), tmp_path / "killed"
+    killed.mkdir()
+    fail_points.ask(f"acknowledged;{killed}")
+    try:
+        query = stream(2).write_stream(sink, tmp_path / "chk", every=0.1)
+        while not any(killed.iterdir()) and query.is_active:
+            query.await_termination(0.05)
+        query.stop()
+    finally:
+        fail_points.ask("")
+    assert any(killed.iterdir())
+    query = stream(1).write_stream(sink, tmp_path / "chk", every=0.1)
+    assert query.await_termination(120)
+    wanted = windows_of([row for split in splits for row in split], 1_000_000, 250_000 if slide else None)
+    assert found_in(sink.table()) == wanted
+
+
+def test_late_rows_go_to_a_sink_of_their_own(spark: Any, tmp_path: Path) -> None:
+    rows = [(t * 10_000, 0, t) for t in range(1000)]
+    late = [(0, 0, -1), (5_000_000, 0, -2)]
+    sink, missed = fbs.to_memory(), fbs.to_memory()
+    made = fbs.stream(spark, Rows([*rows, *late], size=50), SCHEMA, tasks=1).with_watermark("at")
+    query = (
+        made.group_by("k", partitions=1)
+        .window("1 second", late=missed)
+        .agg_arrow([("v", "sum"), ([], "count_all")])
+        .write_stream(sink, tmp_path, every=0.2)
+    )
+    assert query.await_termination(120)
+    assert found_in(sink.table()) == windows_of(rows, 1_000_000)
+    assert sorted(missed.table().column("v").to_pylist()) == [-2, -1]
+    assert query.progress()["stages"][1]["late_rows"] == 2
+
+
+def test_sessions_functions_and_running_results(spark: Any, tmp_path: Path) -> None:
+    rows = [(burst * 3_000_000 + t * 10_000, t % 2, burst) for burst in range(4) for t in range(100)]
+    source = fbs.stream(spark, Rows(rows), SCHEMA, tasks=1).with_watermark("at")
+    sessions = source.group_by("k", partitions=2).session("1 second")
+
+    def largest(key: Any, window: Any, frame: Any) -> Any:
+        return frame.groupby("k", as_index=False).agg(burst=("v", "max"), rows=("v", "count"))
+
+    made = {
+        "sessions": sessions.apply_in_pandas(largest, "k long, burst long, rows long"),
+        "running": source.group_by("k", partitions=2).global_window().agg_arrow([("v", "sum")]),
+    }
+    tables = {}
+    for name, stream in made.items():
+        sink = fbs.to_memory()
+        query = stream.write_stream(sink, tmp_path / name, output_mode="append" if name == "sessions" else "update")
+        assert query.await_termination(120)
+        tables[name] = sink.table()
+    found = sorted(zip(*(column.to_pylist() for column in tables["sessions"].columns), strict=True))
+    assert found == [(k, burst, 50) for k in (0, 1) for burst in range(4)]
+    last = dict(zip(*(column.to_pylist() for column in tables["running"].columns), strict=True))
+    assert last == {0: 300, 1: 300}
+
+
+def test_joins_and_unions_of_two_streams(spark: Any, tmp_path: Path) -> None:
+    left, right = shuffled(600, 3), shuffled(600, 4)
+    a = fbs.stream(spark, Rows(left), SCHEMA, tasks=1).with_watermark("at", "60 ms")
+    b = fbs.stream(spark, Rows(right, names="bt k w"), "bt timestamp, k long, w long", tasks=1)
+    b = b.with_watermark("bt", "60 ms")
+    same = fbs.stream(spark, Rows(right, names="at k w"), SCHEMA.replace("v ", "w "), tasks=1)
+    streams = {
+        "interval": a.group_by("k", partitions=1).interval_join(b.group_by("k"), "-40 ms", "40 ms"),
+        "window": a.group_by("k", partitions=1).window_join(b.group_by("k"), "500 ms"),
+        "union": a.union(same.with_watermark("at", "60 ms"), partitions=1),
+    }
+    tables = {}
+    for name, stream in streams.items():
+        sink = fbs.to_memory()
+        query = stream.write_stream(sink, tmp_path / name, every=0.2)
+        assert query.await_termination(120)
+        tables[name] = sink.table()
+    by_key: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for at, key, value in right:
+        by_key[key].append((at, value))
+    for name, fits in (
+        ("interval", lambda x, y: -40_000 <= y - x <= 40_000),
+        ("window", lambda x, y: (BASE + x) // 500_000 == (BASE + y) // 500_000),
+    ):
+        wanted = sorted((v, w) for at, key, v in left for bt, w in by_key[key] if fits(at, bt))
+        assert sorted(zip(*(tables[name].column(c).to_pylist() for c in "vw"), strict=True)) == wanted
+    assert Counter(tables["union"].column("v").to_pylist()) == Counter(v for *_, v in [*left, *right])
+
+
+def test_what_cannot_be_is_refused(spark: Any, tmp_path: Path) -> None:
+    source = fbs.stream_rate(spark, 10)
+    with pytest.raises(ConfigError, match="say with_watermark behind the source first"):
+        source.group_by("value").window("1 second")
+    with pytest.raises(ConfigError, match="must be a timestamp"):
+        source.with_watermark("value")
+    with pytest.raises(ConfigError, match="directly behind the source"):
+        source.filter(pa.compute.field("value") > 3).with_watermark("timestamp")
+    windows = source.with_watermark("timestamp").group_by("value").window("1 second", early_rows=5)
+    with pytest.raises(ConfigError, match="output_mode='append' has each row once"):
+        windows.agg_arrow([([], "count_all")]).write_stream(fbs.to_memory(), tmp_path)
+    parquet = fbs.to_parquet(tmp_path / "out")
+    with pytest.raises(ConfigError, match="cannot do output_mode='update'"):
+        source.write_stream(parquet, tmp_path, output_mode="update")
