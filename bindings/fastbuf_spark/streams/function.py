@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbuf_spark.errors import ArgumentTypeError
-from fastbuf_spark.streams.sink import Committable, SinkContext, SinkWriter, StagedRows
-from fastbuf_spark.streams.staged import StagingWriter, staged_batches
+from fastbuf_spark.streams.sink import Committable, SinkContext, SinkWriter, StagedRows, sync_directory
+from fastbuf_spark.streams.staged import KEPT, StagingWriter, staged_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 #: Tasks that a batch's number tells apart
 TASKS = 1 << 16
+DONE = ".done"
 #: The number of batches that have none
 NO_BATCH = -1
 
@@ -51,9 +54,18 @@ class FunctionSink:
 
     def restore(self, context: SinkContext, committables: Sequence[Committable]) -> None:
         StagedRows.keep_only(context, committables)
+        kept = {_marker(context, each) for each in committables}
+        for marker in Path(context.folder).glob(f"*{DONE}"):
+            if marker not in kept:
+                marker.unlink(missing_ok=True)
 
     def writer(self, context: SinkContext) -> SinkWriter:
         return StagingWriter(context, Calls(self.func, context)) if context.exactly_once else DirectCalls(self.func)
+
+
+def _marker(context: SinkContext, committable: Committable) -> Path:
+    """A file that is there when the function has been called, and need not be again."""
+    return Path(context.folder, committable["file"] + DONE)
 
 
 class Calls:
@@ -61,13 +73,22 @@ class Calls:
 
     def __init__(self, func: RowsFunction, context: SinkContext) -> None:
         self._func, self._context = func, context
+        self._markers: deque[Path] = deque()
 
     def commit(self, committables: Sequence[Committable]) -> None:
         import pyarrow as pa
 
         for each in committables:
+            marker = _marker(self._context, each)
+            if marker.exists():
+                continue
             table = pa.Table.from_batches(staged_batches(self._context, each), self._context.schema)
             self._func(table, each["checkpoint"] * TASKS + each["task"])
+            marker.touch()
+            sync_directory(marker.parent)  # before the rows are removed
+            self._markers.append(marker)
+        while len(self._markers) > KEPT:
+            self._markers.popleft().unlink(missing_ok=True)
 
     def close(self) -> None:
         pass

@@ -105,7 +105,8 @@ def fence(sink: KafkaSink, context: SinkContext) -> None:
     """On the driver, before the tasks of a generation start: end what older ones have begun, and keep them out."""
     with telling(f"{sink.name}: older generations are fenced"):
         _tell(sink, context, DRIVER, {})
-        tasks = {each["task"] for each in read_markers(sink, context) if "task" in each}
+        # Greetings are in no transaction: nothing is waited for, above all not what is ended here
+        tasks = {each["task"] for each in read_markers(sink, context, "read_uncommitted") if "task" in each}
         with ThreadPoolExecutor(8) as pool:  # each waits for brokers
             list(pool.map(lambda task: open_id(sink, context, task).purge(), tasks))
 
@@ -117,12 +118,12 @@ def open_id(sink: KafkaSink, context: SinkContext, task: int) -> Producer:
     return producer
 
 
-def read_markers(sink: KafkaSink, context: SinkContext) -> list[dict[str, Any]]:
+def read_markers(sink: KafkaSink, context: SinkContext, isolation: str = "read_committed") -> list[dict[str, Any]]:
     """What the topic has of this stream; waits for open transactions that may hide some of it."""
     from confluent_kafka import KafkaError, TopicPartition
 
     asker = sink.cluster.asker()
-    reader = sink.cluster.consumer(isolation_level="read_committed", fetch_wait_max_ms=10)  # its end is told sooner
+    reader = sink.cluster.consumer(isolation_level=isolation, fetch_wait_max_ms=10)  # its end is told sooner
     told: dict[bytes, dict[str, Any]] = {}
     mine = _key(context, "").encode()
     try:
