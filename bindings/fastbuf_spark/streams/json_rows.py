@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Texts = list[str]
 
 #: A time with an offset from UTC
-OFFSET = r"(Z|[+-]\d\d(:?\d\d)?)$"
+OFFSET = r"\d\d:\d\d\S*(Z|[+-]\d\d(:?\d\d)?)$"
 #: Floats that are no JSON numbers are strings, as Spark writes and reads them; pyarrow's reader takes them bare
 _SPECIAL = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 _QUOTED = re.compile(rb':\s*"(NaN|-?Infinity)"')
