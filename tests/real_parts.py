@@ -75,16 +75,19 @@ class Broker:
             "fetch.wait.max.ms": 10,
         }
         reader = Consumer({"bootstrap.servers": self.servers, "isolation.level": "read_committed", **settings})
+        asker = Consumer({"bootstrap.servers": self.servers, "isolation.level": "read_uncommitted", **settings})
         places = [TopicPartition(topic, n, 0) for n in self.admin.list_topics(timeout=30).topics[topic].partitions]
+        ends = {place.partition: asker.get_watermark_offsets(place, timeout=30)[1] for place in places}
         reader.assign(places)
         found, ended = [], set()
         while len(ended) < len(places):
             for message in reader.consume(1000, 0.02):
                 if message.error() is None:
                     found.append(message)
-                else:
+                elif message.offset() >= ends[message.partition()]:  # else a transaction is about to end
                     ended.add(message.partition())
         reader.close()
+        asker.close()
         return sorted(found, key=lambda each: (each.partition(), each.offset()))
 
     def pause(self) -> None:

@@ -122,6 +122,30 @@ def test_a_broken_attempt_is_made_again(broker: Broker, context: SinkContext, mo
     writer.close()
 
 
+def test_kafka_itself_hides_rows_of_broken_attempts(
+    broker: Broker, context: SinkContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if broker.process is not None:
+        pytest.skip("the broker that the tests start hides nothing: give one of your own, FASTBUF_KAFKA=host:port")
+    monkeypatch.setattr(staged, "WAITS_S", (0.0, 0.0))
+    topic = broker.topic()
+    writer = a_sink(broker, topic).writer(context)
+    writer.write(numbers(0, 5))
+    produce, calls = KafkaSink.produce, []
+
+    def broken(*arguments: Any) -> None:
+        produce(*arguments)
+        arguments[1].flush(30)
+        calls.append(1)
+        if len(calls) < 3:
+            raise BrokerError("planted")
+
+    monkeypatch.setattr(KafkaSink, "produce", broken)
+    writer.commit(1, writer.prepare(1))
+    writer.close()
+    assert [json.loads(record.value())["n"] for record in broker.records(topic)] == list(range(5))
+
+
 def test_a_commit_of_which_it_is_not_known_whether_it_was_made(
     broker: Broker, context: SinkContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
