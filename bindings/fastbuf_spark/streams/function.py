@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastbuf.checkpoint.store import sync_directory
 from fastbuf_spark.errors import ArgumentTypeError
-from fastbuf_spark.streams.sink import Committable, SinkContext, SinkWriter, StagedRows, sync_directory
+from fastbuf_spark.streams.sink import Committable, SinkContext, SinkWriter, StagedRows
 from fastbuf_spark.streams.staged import KEPT, StagingWriter, staged_batches
 
 if TYPE_CHECKING:
