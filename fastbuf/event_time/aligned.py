@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastbuf.event_time import sliding
 from fastbuf.event_time.aggregates import COUNT
 from fastbuf.event_time.arrow_rows import Hashes, int64s, key_numbers
 from fastbuf.event_time.results import Results
 from fastbuf.event_time.rules import Rules
 from fastbuf.event_time.runs import LABEL, Runs
+from fastbuf.event_time.sliding import Stacks
 from fastbuf.event_time.watermarks import MAX, MIN
 from fastbuf.event_time.windows import Aligned, Global
 
@@ -53,6 +55,10 @@ class AlignedWindows:
         # Whether it is noted which keys of which windows have new rows; where rows are counted, that is in the state
         self._notes = bool(trigger.every_ms or trigger.every_us) and not (each or rules.complete)
         self._runs = Runs(self._merged)
+        self._stacks: Stacks | None = None
+        if self._panes and work.merges and self.keys and isinstance(assigner, Aligned):
+            stacks = Stacks(self._runs, work, self.keys, assigner.size, assigner.slide)
+            self._stacks = stacks if stacks.overlap >= sliding.LEAST_OVERLAP else None
         self._pending: list[pa.Table] = []
         self._rows = self._bytes = 0  # of what is pending
         self._next = NEVER  # nothing happens to windows below this watermark
@@ -124,6 +130,8 @@ class AlignedWindows:
         self._rows += table.num_rows
         self._bytes += table.nbytes
         first = self._windows(labels.min(keepdims=True))[1]
+        if self._stacks is not None:
+            self._stacks.rows_at(int(labels.min()))
         self._next = min(self._next, int(rules.fires_at(self.assigner.ends(first))[0]))
         behind = not rules.once and bool(self._ended(first)[0])
         if rules.complete:
@@ -185,7 +193,7 @@ class AlignedWindows:
                 if len(due) or self._late_in:
                     yield from self._all()
             else:
-                yield from self._emit(due)
+                yield from self._emit_due(due)
                 self._clean()
             self._plan()
         if rules.trigger.ticks(before, watermark):
@@ -307,6 +315,19 @@ class AlignedWindows:
                 for piece in self._runs.between(window, window + self.assigner.size):
                     pieces.append(piece.set_column(0, LABEL, pa.array(np.full(piece.num_rows, window, np.int64))))
         return pa.concat_tables(pieces)
+
+    def _emit_due(self, windows: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+        """Results of windows that end one after the other."""
+        if self._stacks is None:
+            yield from self._emit(windows)
+            return
+        import pyarrow as pa
+
+        for window in windows.tolist():
+            rows = self._stacks.window(window)
+            if rows is not None:
+                label = pa.array(np.full(rows.num_rows, window, np.int64))
+                yield from self._results(rows.add_column(0, LABEL, label))
 
     def _emit(self, windows: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
         for chunk in self._chunks(windows):

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from fastbuf.errors import ConfigError, RecordError, SchemaError
-from fastbuf.event_time import aligned, arrow_rows
+from fastbuf.event_time import aligned, arrow_rows, sliding
 from fastbuf.event_time.operator import WindowOperator
 from fastbuf.event_time.rules import Rules, Trigger
 from fastbuf.event_time.watermarks import MAX
@@ -252,3 +252,30 @@ def test_rules_tell_when() -> None:
     assert Rules(5, output_mode="update").fires_at(ends).tolist() == [9, MAX - 1]
     assert Rules(5).fires_at(ends).tolist() == [14, MAX]
     assert Rules(5, output_mode="complete").cleaned_at(ends).tolist() == [MAX, MAX]
+
+
+def test_stacks_of_panes_give_what_panes_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rows that come behind windows that have fired, and are in others that have not."""
+    built = []
+    build = sliding.Stacks._build
+    monkeypatch.setattr(sliding.Stacks, "_build", lambda self, *window: (built.append(window), build(self, *window))[1])
+    rng = np.random.default_rng(5)
+    schema = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us")), ("v", pa.int64())])
+    pieces = []
+    for i in range(200):
+        back = 60 if i % 50 == 49 else 0  # behind the watermark, within windows that go on
+        times = pa.array(np.arange(i * 20, i * 20 + 20) - back).cast(pa.timestamp("us"))
+        values = [pa.array(rng.integers(0, 4, 20)), times, pa.array(rng.integers(0, 9, 20))]
+        pieces.append(pa.record_batch(values, schema=schema))
+
+    def run(overlap: int) -> list[Any]:
+        monkeypatch.setattr(sliding, "LEAST_OVERLAP", overlap)
+        one = WindowOperator(["k"], "t", schema, Sliding(200, 10), agg_arrow([("v", "sum"), ("v", "mean")]))
+        out = []
+        for i, piece in enumerate(pieces):
+            out += [*one.rows(piece), *one.watermark(i * 20 - 5)]
+        assert one.late_rows == 0
+        return [row for b in [*out, *one.watermark(MAX)] for row in b.to_pylist()]
+
+    assert run(4) == run(1000)
+    assert 10 < len(built) < 100
