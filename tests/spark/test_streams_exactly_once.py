@@ -9,12 +9,14 @@ from typing import Any
 import numbered
 import pyarrow.parquet as pq
 import pytest
+from nights import nightly
 from numbered import check, nothing_waits
 
 import fastbuf_spark as fbs
 from fastbuf_spark.streams import fail_points
 
 ROWS, RATE = 6000, 3000.0
+BY_DAY = ("barrier out", "after fsync", "notified", "in commit")
 OF_TASKS = tuple(point for point in fail_points.POINTS if "metadata" not in point)
 
 
@@ -34,6 +36,8 @@ def fail_at(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.mark.parametrize("sink", ["parquet", "memory"])
 @pytest.mark.parametrize("point", OF_TASKS)
+@nightly(sink="memory")
+@nightly(point=[point for point in OF_TASKS if point not in BY_DAY])
 def test_a_process_that_is_killed_at_a_point(spark: Any, tmp_path: Path, fail_at: Any, point: str, sink: str) -> None:
     if sink == "memory" and point == "in commit":
         pytest.skip("rows in the driver's memory have no such point: a commit is one message")

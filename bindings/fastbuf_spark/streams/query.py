@@ -24,7 +24,8 @@ from fastbuf_spark.streams.spec import StreamSpec
 
 log = logging.getLogger("fastbuf_spark")
 
-SAME_ERROR = 3  #: a task's own error that comes so often in a row, without a checkpoint between, ends the query
+SAME_ERROR = 3  #: a task's own error that comes so often in a row ends the query
+STEADY_S = 60.0  #: a run that takes checkpoints for so long has left such an error behind
 MOST_LOSSES = 20  #: lost tasks in a row without a checkpoint between
 LEAST_WAIT_S, MOST_WAIT_S = 0.1, 30.0  #: before a restart; doubled after each failure in a row
 SLOTS_TICK_S = 0.1
@@ -88,6 +89,7 @@ class StreamingQuery:
         self._restarts = 0
         self._failures = 0  # in a row, since a checkpoint was complete
         self._last_errors: list[str] = []
+        self._began = 0.0  # the run of now
         self._coordinator: CheckpointCoordinator | None = None
         with _lock:
             _active.add(self)
@@ -232,7 +234,8 @@ class StreamingQuery:
 
     def _completed(self) -> None:
         self._failures = 0
-        self._last_errors.clear()
+        if time.monotonic() - self._began > STEADY_S:  # the first checkpoint may be in front of the row that is bad
+            self._last_errors.clear()
 
     def _execute(self) -> Outcome:
         try:
@@ -293,7 +296,7 @@ class StreamingQuery:
             run.inbox.put((None, Command(call)))
         if self._draining:
             run.inbox.put((None, Command(lambda each: each.drain())))
-        self._state, self._message = "running", ""
+        self._state, self._message, self._began = "running", "", time.monotonic()
         try:
             return run.execute()
         finally:

@@ -1,0 +1,80 @@
+"""The driver of a stream is killed, and another goes on from its checkpoints; of two at a time one is refused."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numbered
+import psutil
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT
+from nights import nightly
+from numbered import check, nothing_waits
+
+import fastbuf_spark as fbs
+from fastbuf.checkpoint.store import CheckpointInUse
+
+ROWS, RATE = 4000, 2000.0
+
+
+class Driver:
+    """One in a process of its own."""
+
+    def __init__(self, folder: Path, point: str) -> None:
+        path = [str(ROOT), str(ROOT / "bindings"), str(ROOT / "tests" / "spark"), str(ROOT / "tests")]
+        self.process = subprocess.Popen(
+            [sys.executable, str(ROOT / "tests" / "spark" / "streams_program.py"), folder, point, str(ROWS), str(RATE)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYSPARK_PYTHON": sys.executable},
+        )
+        self.below: set[psutil.Process] = set()
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def look(self) -> None:
+        """Remember what it has started: once it is dead nobody knows."""
+        self.below |= set(psutil.Process(self.process.pid).children(recursive=True))
+
+    def gone(self) -> None:
+        """It is dead, and with it all that it started."""
+        self.process.wait(60)
+        _, alive = psutil.wait_procs(self.below, timeout=30)
+        assert alive == []
+
+
+@pytest.mark.parametrize("point", ["before metadata", "after metadata", "at random"])
+@nightly(point=["before metadata", "at random"])
+def test_a_driver_that_is_killed(spark: Any, tmp_path: Path, point: str) -> None:
+    driver = Driver(tmp_path, "" if point == "at random" else point)
+    try:
+        assert driver.line() == "started"
+        driver.look()
+        stream = numbered.numbered(spark, ROWS, 0)
+        with pytest.raises(CheckpointInUse, match=f"in use by process {driver.process.pid} on "):
+            stream.write_stream(fbs.to_parquet(tmp_path / "out"), tmp_path / "chk", every=0.2)
+        if point == "at random":
+            while not list((tmp_path / "chk" / "checkpoints").glob("*.json")):
+                time.sleep(0.01)
+            time.sleep(random.uniform(0, 0.8))
+            driver.process.kill()
+        driver.gone()
+    finally:
+        driver.process.kill()
+        driver.process.communicate()
+    assert driver.process.returncode == -9
+    assert list((tmp_path / "chk" / "checkpoints").glob("*.json"))
+    query = stream.write_stream(fbs.to_parquet(tmp_path / "out"), tmp_path / "chk", every=0.2)
+    assert query.await_termination(60)
+    check(pq.read_table(tmp_path / "out", partitioning=None), ROWS)
+    nothing_waits(tmp_path / "chk")
