@@ -1,0 +1,119 @@
+"""Files that appear in a directory, beside what Spark reads of it; and those that are killed in the middle of one."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from test_streams_ends import until
+
+import fastbuf_spark as fbs
+from fastbuf_spark.streams import fail_points
+
+SCHEMA = "v long, s string, d double"
+
+
+def rows(begin: int, end: int) -> pa.Table:
+    values = list(range(begin, end))
+    return pa.table({"v": values, "s": [f"text {v}" for v in values], "d": [v / 4 for v in values]})
+
+
+def put(folder: Path, name: str, table: pa.Table, format: str) -> None:
+    """Written under a hidden name beside the others, and renamed, as Spark does."""
+    hidden = folder / f".{name}"
+    if format == "parquet":
+        pq.write_table(table, hidden)
+    elif format == "csv":
+        pyarrow.csv.write_csv(table, hidden, pyarrow.csv.WriteOptions(include_header=False, quoting_style="none"))
+    elif format == "json":
+        table.to_pandas().to_json(hidden, orient="records", lines=True)
+    else:
+        with pa.OSFile(str(hidden), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    hidden.rename(folder / name)
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv", "json", "ipc"])
+def test_files_that_appear_meanwhile(spark: Any, tmp_path: Path, format: str) -> None:
+    """Each once, hidden ones never, those that were read before a stop not again; all of them as Spark reads them."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    put(folder, f"a.{format}", rows(0, 100), format)
+    (folder / "_hidden").write_bytes(b"x")
+    (folder / ".hidden").write_bytes(b"x")
+    sink = fbs.to_memory()
+    stream = fbs.stream_files(spark, str(folder), format, SCHEMA, tasks=1)
+    query = stream.write_stream(sink, tmp_path / "chk", every=0.1, discover_every=0.05)
+    until(lambda: sink.table().num_rows == 100)
+    put(folder, f"b.{format}", rows(100, 150), format)
+    until(lambda: sink.table().num_rows == 150)
+    query.stop()
+    put(folder, f"c.{format}", rows(150, 160), format)
+    (folder / "_hidden").unlink()
+    (folder / ".hidden").unlink()
+    bounded = fbs.stream_files(spark, str(folder), format, SCHEMA, tasks=1, bounded=True)
+    query = bounded.write_stream(sink, tmp_path / "chk", every=0.1)
+    assert query.await_termination(60)
+    found = sink.table().sort_by("v")
+    if format == "ipc":
+        assert found.to_pylist() == rows(0, 160).to_pylist()
+        return
+    wanted = spark.read.schema(SCHEMA).format(format).load(str(folder)).toArrow().sort_by("v")
+    assert wanted.num_rows == 160
+    assert found.to_pylist() == wanted.to_pylist()
+
+
+def test_a_file_of_many_batches_and_a_kill_in_its_middle(spark: Any, tmp_path: Path) -> None:
+    folder, killed = tmp_path / "in", tmp_path / "killed"
+    folder.mkdir()
+    killed.mkdir()
+    total = 400_000
+    pq.write_table(rows(0, total), folder / "big.parquet", row_group_size=50_000)
+
+    def slowly(given: Any) -> Any:
+        for each in given:
+            time.sleep(0.03)
+            yield each
+
+    fail_points.ask(f"barrier out;{killed}")
+    try:
+        sink = fbs.to_parquet(tmp_path / "out")
+        stream = fbs.stream_files(spark, str(folder), "parquet", SCHEMA, tasks=1, bounded=True)
+        query = stream.map_in_arrow(slowly, SCHEMA).write_stream(sink, tmp_path / "chk", every=0.1)
+        assert query.await_termination(120)
+    finally:
+        fail_points.ask("")
+    assert os.listdir(killed)
+    assert query.status["restarts"] == 1
+    found = pq.read_table(tmp_path / "out", partitioning=None)["v"].to_pylist()
+    assert len(found) == total
+    assert sorted(found) == list(range(total))
+    assert not [path for path in (tmp_path / "out" / "_fastbuf").rglob("*") if path.is_file()]
+
+
+def test_files_that_are_too_old_are_not_looked_for(spark: Any, tmp_path: Path) -> None:
+    """And those that were seen are forgotten: the checkpoint does not grow for ever."""
+    from fastbuf.checkpoint.store import CheckpointStore
+
+    folder = tmp_path / "in"
+    folder.mkdir()
+    now = time.time()
+    for name, age in (("old", 5000), ("mid", 900), ("new", 0)):
+        put(folder, f"{name}.parquet", rows(len(name) * 10 + age, len(name) * 10 + age + 1), "parquet")
+        os.utime(folder / f"{name}.parquet", (now - age, now - age))
+    sink = fbs.to_memory()
+    stream = fbs.stream_files(spark, str(folder), "parquet", SCHEMA, tasks=1, max_file_age=1000)
+    query = stream.write_stream(sink, tmp_path / "chk", every=0.1, discover_every=0.05)
+    until(lambda: sink.table().num_rows == 2)
+    put(folder, "newest.parquet", rows(1, 2), "parquet")
+    os.utime(folder / "newest.parquet", (now + 500, now + 500))
+    until(lambda: sink.table().num_rows == 3)
+    until(lambda: len(CheckpointStore(tmp_path / "chk").latest()["source"]["seen"]) == 2)  # type: ignore[index]
+    query.stop()
+    assert sink.table().num_rows == 3

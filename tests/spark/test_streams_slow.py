@@ -1,0 +1,129 @@
+"""What is slow: state that is long written, a channel that stands still, checkpoints that take too long."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numbered
+import pyarrow as pa
+import pytest
+from numbered import check
+from test_streams_ends import seen, until
+from test_streams_functions import LONGS, Lists, batch
+
+import fastbuf_spark as fbs
+
+
+class Still(Lists):
+    """One split stands still for a while, the other goes on."""
+
+    def read(self, split: str, offset: Any) -> Any:
+        for each, at in super().read(split, offset):
+            if split == "s1" and at == 100:
+                time.sleep(4)
+            yield each, at
+
+
+def test_a_channel_that_stands_still(spark: Any, tmp_path: Path) -> None:
+    """Others wait for its barrier, and it is said for which; then all goes on, and nothing is lost."""
+    sink = fbs.to_memory()
+    source = Still(2, 400, 0.01)
+    stream = fbs.stream(spark, source, LONGS, tasks=2).shuffle("v", partitions=1)
+    query = stream.write_stream(sink, tmp_path / "chk", every=0.1)
+    words: set[str] = set()
+
+    def look() -> bool:
+        words.add(query.progress().get("waiting", ""))
+        return not query.is_active
+
+    until(look)
+    assert query.await_termination(60)
+    assert sorted(sink.table()["v"].to_pylist()) == list(range(400))
+    assert any(each.startswith("waits for task ") for each in words), words
+    assert any("it waits for the barrier of channel" in each or "of source" in each for each in words), words
+    assert max(each["duration_s"] for each in query.progress()["checkpoints"]) > 2
+
+
+class SlowToWrite:
+    """Its state takes long to encode."""
+
+    def init(self, handle: Any) -> None:
+        self.state = handle.getValueState("s", "n long")
+
+    def handleInputRows(self, key: Any, rows: Any, times: Any) -> Any:
+        n = (self.state.get() or (0,))[0] + sum(each.num_rows for each in rows)
+        self.state.update((n,))
+        yield pa.RecordBatch.from_arrays([pa.array([key[0]], pa.int64()), pa.array([n])], names=["v", "n"])
+
+    def handleExpiredTimer(self, key: Any, times: Any, info: Any) -> Any:
+        return ()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("timeout", [60.0, 0.4])
+def test_checkpoints_that_take_longer_than_their_interval(spark: Any, tmp_path: Path, timeout: float) -> None:
+    """The next comes when one has ended; with a timeout they fail, which is tolerated, and rows go on meanwhile."""
+
+    class Writes(SlowToWrite):
+        def init(self, handle: Any) -> None:
+            from fastbuf_spark.streams import stateful
+
+            super().init(handle)
+            real = stateful.__dict__.setdefault("real_encode", stateful.encode_state)  # workers are used again
+            slow = iter([1.0, 1.0])
+
+            def encode(keys: Any, parts: Any) -> bytes:
+                time.sleep(next(slow, 0.0))
+                return real(keys, parts)
+
+            stateful.encode_state = encode
+
+    sink = fbs.to_memory()
+    stream = fbs.stream(spark, Lists(1, 300, 0.1), LONGS, tasks=1)
+    keyed = stream.map_in_arrow(lambda given: (batch([0] * b.num_rows) for b in given), LONGS)
+    counted = keyed.group_by("v", partitions=1).transform_with_state(Writes(), "v long, n long", arrow=True, name="n")
+    query = counted.write_stream(sink, tmp_path / "chk", every=0.1, timeout=timeout, tolerated_failures=100)
+    assert query.await_termination(60)
+    assert query.status["restarts"] == 0
+    counts = sink.table()["n"].to_pylist()  # rows that came meanwhile are in one batch
+    assert counts == sorted(set(counts))
+    assert counts[-1] == 300
+    if timeout < 1:
+        assert seen(query, "failed") >= 2
+        reasons = [each["reason"] for each in query.progress()["checkpoints"] if each["reason"]]
+        assert "had not acknowledged it after 0.4 s" in reasons[0]
+    else:
+        assert seen(query, "failed") == 0
+        assert max(each["async_s"] for each in query.progress()["checkpoints"]) >= 1.0
+
+
+def test_too_many_checkpoints_fail(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is started again, which helps where a disk comes back."""
+    from fastbuf.checkpoint.store import CheckpointStore
+
+    real, failures = CheckpointStore.write, [5]
+
+    def write(store: Any, checkpoint: int, metadata: Any) -> None:
+        if failures[0]:
+            failures[0] -= 1
+            raise OSError(28, "No space left on device")
+        real(store, checkpoint, metadata)
+
+    monkeypatch.setattr(CheckpointStore, "write", write)
+    sink = fbs.to_memory()
+    query = numbered.numbered(spark, 3000, 3000.0).write_stream(
+        sink, tmp_path / "chk", every=0.1, tolerated_failures=2, guarantee="at_least_once"
+    )
+    assert query.await_termination(60)
+    assert query.status["restarts"] == 1
+    values = sink.table()["v"].to_pylist()
+    assert set(values) == set(range(3000))  # nothing is lost
+    assert len(values) >= 3000
+    exact = fbs.to_memory()
+    query = numbered.numbered(spark, 3000, 0).write_stream(exact, tmp_path / "chk2", every=0.1)
+    assert query.await_termination(60)
+    check(exact.table(), 3000)
