@@ -55,14 +55,19 @@ class Running:
 SCHEMA = "k long, v long, n long, total long, rising boolean"
 
 
-def numbered(spark: Any, rows: int, rate: float, partitions: int = 1, splits: int = 1, conf: Any = None) -> Any:
-    """The stream."""
+def keyed_sums(spark: Any, rows: int, rate: float, partitions: int = 1, splits: int = 1, conf: Any = None) -> Any:
+    """The stream up to its processor."""
     import fastbuf_spark as fbs
 
     made = fbs.stream_rate(spark, rate, splits=splits, rows=rows, tasks=1, conf=conf).map_in_arrow(
         keyed, "k long, v long"
     )
-    made = made.group_by("k", partitions=partitions).transform_with_state(Running(), SCHEMA, arrow=True, name="running")
+    return made.group_by("k", partitions=partitions).transform_with_state(Running(), SCHEMA, arrow=True, name="running")
+
+
+def numbered(spark: Any, rows: int, rate: float, partitions: int = 1, splits: int = 1, conf: Any = None) -> Any:
+    """The stream."""
+    made = keyed_sums(spark, rows, rate, partitions, splits, conf)
     return made.shuffle("v", partitions=1).map_in_arrow(lambda batches: batches, SCHEMA)
 
 

@@ -35,7 +35,7 @@ from fastbuf_spark.streams.task import run_task
 
 log = logging.getLogger("fastbuf_spark")
 
-CAUSE_S = 2.0  #: a task that vanishes is rarely the cause: so long a better one is waited for
+CAUSE_S = 1.0  #: so long is waited for what Spark says of a task that vanishes; its own words would have come before
 GRACE_S = 0.2  #: and so long once Spark has ended the tasks: what they said is about to come
 JOIN_S = 120.0  #: tasks join within this time after Spark has started the job
 END_S = 60.0  #: how long the job of an ended run may take to go

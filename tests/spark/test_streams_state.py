@@ -1,0 +1,159 @@
+"""``transform_with_state`` beside Spark's own ``transformWithStateInPandas``: the same processor, the same rows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from nights import nightly
+from pyspark.sql import types as T
+from pyspark.sql.streaming import StatefulProcessor
+from test_streams_ends import until
+
+import fastbuf_spark as fbs
+
+GIVEN = "k string, v long, at timestamp"
+SCHEMA = "k string, what string, n long, t timestamp"
+
+
+class All(StatefulProcessor):
+    """Uses each kind of state, of several types."""
+
+    def init(self, handle: Any) -> None:
+        one = T.StructType([T.StructField("v", T.LongType())])
+        self.total = handle.getValueState("total", T.StructType([*one.fields, T.StructField("at", T.TimestampType())]))
+        self.items = handle.getListState("items", one)
+        self.parity = handle.getMapState("parity", T.StructType([T.StructField("p", T.StringType())]), one)
+
+    def handleInputRows(self, key: Any, rows: Any, times: Any) -> Any:
+        frame = pd.concat(list(rows)).sort_values("v")
+        for value, at in zip(frame["v"], frame["at"], strict=True):
+            total, latest = self.total.get() if self.total.exists() else (0, None)
+            at = at.to_pydatetime()
+            latest = at if latest is None or at > latest else latest
+            self.total.update((total + value, latest))
+            self.items.appendValue((value,))
+            if value % 5 == 4:
+                self.items.put([(v,) for (v,) in self.items.get() if v % 2])
+            name = ("odd" if value % 2 else "even",)
+            n = self.parity.getValue(name)[0] if self.parity.containsKey(name) else 0
+            self.parity.updateValue(name, (n + 1,))
+            if n == 3:
+                self.parity.removeKey(name)
+        total, latest = self.total.get()
+        out = [(key[0], "total", total, latest), (key[0], "items", sum(v for (v,) in self.items.get()), None)]
+        out += [(key[0], p, n, None) for (p,), (n,) in self.parity.iterator()]
+        out += [(key[0], "keys", len(list(self.parity.keys())) + 10 * len(list(self.parity.values())), None)]
+        yield pd.DataFrame(out, columns=["k", "what", "n", "t"])
+
+    def handleExpiredTimer(self, key: Any, times: Any, info: Any) -> Any:
+        yield pd.DataFrame()
+
+    def close(self) -> None:
+        pass
+
+
+def lines(number: int) -> str:
+    return "".join(
+        json.dumps({"k": f"k{v % 3}", "v": v, "at": f"2024-01-0{1 + v % 3}T00:00:{v % 60:02}"}) + "\n"
+        for v in range(number * 20, number * 20 + 20)
+    )
+
+
+@nightly
+def test_the_same_processor_in_spark(spark: Any, tmp_path: Path) -> None:
+    """Three files, one at a time: each a micro-batch there, and here at least one epoch."""
+    ours, theirs, given = tmp_path / "ours", tmp_path / "theirs", tmp_path / "given"
+    for folder in (ours, theirs, given):
+        folder.mkdir()
+    spark.conf.set(
+        "spark.sql.streaming.stateStore.providerClass",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    )
+    partitions = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    try:
+        stream = spark.readStream.schema(GIVEN).option("maxFilesPerTrigger", 1).json(str(theirs))
+        keyed = stream.groupBy("k").transformWithStateInPandas(All(), SCHEMA, "Update", "None")
+        query = keyed.writeStream.format("memory").queryName("theirs").outputMode("update")
+        running = query.option("checkpointLocation", str(tmp_path / "c")).start()
+        sink = fbs.to_memory()
+        stream = fbs.stream_files(spark, str(ours), "json", GIVEN, tasks=1)
+        keyed = stream.group_by("k", partitions=2).transform_with_state(All(), SCHEMA, "update", name="all")
+        mine = keyed.write_stream(sink, tmp_path / "chk", every=0.1, discover_every=0.05)
+        for number in range(3):
+            path = given / f"{number}.json"
+            path.write_text(lines(number))
+            shutil.copy(path, theirs / f".{number}.json")
+            (theirs / f".{number}.json").rename(theirs / f"{number}.json")
+            shutil.copy(path, ours / f".{number}.json")
+            (ours / f".{number}.json").rename(ours / f"{number}.json")
+            running.processAllAvailable()
+            rows = spark.table("theirs").count()
+            until(lambda: sink.table().num_rows >= rows)  # noqa: B023
+            if number == 0:  # it restarts with what it had
+                mine.stop()
+                keyed = stream.group_by("k", partitions=1).transform_with_state(All(), SCHEMA, "update", name="all")
+                mine = keyed.write_stream(sink, tmp_path / "chk", every=0.1, discover_every=0.05)
+        mine.stop()
+        running.stop()
+        wanted = sorted(spark.table("theirs").toArrow().to_pylist(), key=str)
+        assert sorted(sink.table().to_pylist(), key=str) == wanted
+        assert len(wanted) > 30
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", partitions)
+        spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
+
+
+class Clocks(All):
+    """A timer for each key, by the clock, set at its first row; state that lives for a moment."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        one = T.StructType([T.StructField("v", T.LongType())])
+        self.short = handle.getValueState("short", one, 300)
+
+    def handleInputRows(self, key: Any, rows: Any, times: Any) -> Any:
+        n = sum(len(each) for each in rows)
+        if not list(self.handle.listTimers()):
+            now = times.getCurrentProcessingTimeInMs()
+            self.handle.registerTimer(now + 200)
+            self.handle.registerTimer(now + 900)
+            self.handle.registerTimer(now + 950)
+            self.handle.deleteTimer(now + 950)
+        self.short.update((n,))
+        yield pd.DataFrame([(key[0], "rows", n, None)], columns=["k", "what", "n", "t"])
+
+    def handleExpiredTimer(self, key: Any, times: Any, info: Any) -> Any:
+        late = times.getCurrentProcessingTimeInMs() - info.getExpiryTimeInMs()
+        assert late >= 0
+        there = self.short.get()
+        yield pd.DataFrame(
+            [(key[0], "timer", -1 if there is None else there[0], None)], columns=["k", "what", "n", "t"]
+        )
+
+
+def test_timers_by_the_clock_and_a_time_to_live_over_a_restart(spark: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "0.json").write_text(lines(0))
+    sink = fbs.to_memory()
+    stream = fbs.stream_files(spark, str(folder), "json", GIVEN, tasks=1)
+    keyed = stream.group_by("k", partitions=1).transform_with_state(
+        Clocks(), SCHEMA, time_mode="processing_time", name="clocks"
+    )
+    query = keyed.write_stream(sink, tmp_path / "chk", every=0.05)
+    until(lambda: sink.table().num_rows >= 6)  # the first timer of each
+    query.stop()
+    time.sleep(1.0)  # the second one is overdue when it starts again, and the state has lived long enough
+    query = keyed.write_stream(sink, tmp_path / "chk", every=0.05)
+    until(lambda: sink.table().num_rows >= 9)
+    query.stop()
+    found = sorted((row["k"], row["what"], row["n"]) for row in sink.table().to_pylist())
+    counts = {"k0": 7, "k1": 7, "k2": 6}
+    wanted = [(k, "rows", n) for k, n in counts.items()] + [(k, "timer", n) for k, n in counts.items()]
+    assert found == sorted([*wanted, *((k, "timer", -1) for k in counts)])
