@@ -41,7 +41,9 @@ class StagingWriter:
     def commit(self, checkpoint: int, committables: Sequence[Committable]) -> None:
         if committables:
             self._commits.commit(sorted(committables, key=lambda each: each["checkpoint"]))
-        for each in committables:
+
+    def forget(self, committables: Sequence[Committable]) -> None:
+        for each in committables:  # until then a restart may commit them again
             StagedRows.remove(self._context, each)
 
     def close(self) -> None:
