@@ -58,6 +58,19 @@ def is_seen(told: dict[str, Any]) -> bool:
     return bool(stages) and stages[0]["level"] == "HIGH" and any(c["state"] == "completed" for c in told["checkpoints"])
 
 
+REFERENCE = (Path(__file__).parents[2] / "docs" / "reference" / "streams.md").read_text()
+
+
+def undocumented(told: Any) -> set[str]:
+    """Names in progress that the reference does not have."""
+    if isinstance(told, list):
+        return set().union(*map(undocumented, told))
+    if not isinstance(told, dict):
+        return set()
+    inner = set().union(*(undocumented(value) for name, value in told.items() if name != "seconds"))
+    return {name for name in told if f"`{name}`" not in REFERENCE} | inner
+
+
 def test_a_stream_that_is_held_back_is_seen(held: Any, spark: Any) -> None:
     query, server = held
     waits: list[str] = []
@@ -71,6 +84,7 @@ def test_a_stream_that_is_held_back_is_seen(held: Any, spark: Any) -> None:
     source, behind = told["stages"]
     assert (told["state"], told["running"]) == ("running", True)
     assert source["waits"] == "credit"
+    assert undocumented(query.progress()) == set()
     assert behind["rowsInPerSecond"] > 0
     assert "stream `held` holds up those before it: `source` waits for it" in told["sentence"]
     done = [one for one in told["checkpoints"] if one["state"] == "completed"][-1]
