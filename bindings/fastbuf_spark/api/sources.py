@@ -10,7 +10,7 @@ from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.api.pipelines import Pipeline
 from fastbuf_spark.driver import files
 from fastbuf_spark.driver.reader_options import is_true, read_options
-from fastbuf_spark.driver.sources import dataset_source, ipc_source, parquet_source, text_source
+from fastbuf_spark.driver.sources import Asked, dataset_source, ipc_source, parquet_source, text_source
 from fastbuf_spark.schema import struct_type, types_in
 from fastbuf_spark.worker.lines import JsonLines, Text, ValueLines, blocks, check_utf8, line_break, with_path
 
@@ -77,7 +77,8 @@ def read_parquet(
     types = {name: DataType.fromDDL(kind) for name, kind in dict(partition_types or {}).items()}
     given = None if schema is None else struct_type(schema)
     told = read_options(spark, "parquet", options)
-    return Pipeline(parquet_source(spark, path, columns, filter, given, types, filesystem, told))
+    asked = Asked(spark, "read_parquet", path, columns, filter, filesystem, told)
+    return Pipeline(parquet_source(asked, given, types))
 
 
 def read_csv(
@@ -130,7 +131,8 @@ def read_csv(
         given = struct_type(schema)
     _check_fields(given, "read_csv", nested=False)
     lines = replace(lines, names=tuple(given.names))
-    return Pipeline(text_source(spark, "read_csv", path, lines, given, columns, filter, filesystem, told))
+    asked = Asked(spark, "read_csv", path, columns, filter, filesystem, told)
+    return Pipeline(text_source(asked, lines, given))
 
 
 def value_lines(options: Mapping[str, str]) -> ValueLines:
@@ -211,8 +213,8 @@ def read_json(
     """
     given, told = struct_type(schema), read_options(spark, "json", options)
     _check_fields(given, "read_json", nested=True)
-    lines = JsonLines(_text(told))
-    return Pipeline(text_source(spark, "read_json", path, lines, given, columns, filter, filesystem, told))
+    asked = Asked(spark, "read_json", path, columns, filter, filesystem, told)
+    return Pipeline(text_source(asked, JsonLines(_text(told)), given))
 
 
 def read_ipc(
@@ -229,7 +231,8 @@ def read_ipc(
     Parameters are those of :func:`read_parquet`.  Types are those of Spark for Parquet files with the same columns:
     unsigned ones become the next wider ones, and timestamps without a zone ``timestamp_ntz``.
     """
-    return Pipeline(ipc_source(spark, path, columns, filter, filesystem, read_options(spark, "ipc", options)))
+    told = read_options(spark, "ipc", options)
+    return Pipeline(ipc_source(Asked(spark, "read_ipc", path, columns, filter, filesystem, told)))
 
 
 def scan(spark: Any, dataset: Any, columns: Iterable[str] | None = None, filter: Any = None) -> Pipeline:

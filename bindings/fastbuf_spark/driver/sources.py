@@ -91,38 +91,48 @@ def check_filter(expression: Any, schema: pa.Schema) -> None:
         raise ConfigError(f"filter {expression} is not valid here: {said}; the columns are {schema.names}") from error
 
 
-def parquet_source(
-    spark: Any,
-    path: Any,
-    columns: Iterable[str] | None,
-    filter: Any,
-    schema: StructType | None,
-    types_given: dict[str, DataType],
-    filesystem: Any,
-    options: dict[str, str],
-) -> Source:
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What a function that reads files was asked for; ``name`` is its own."""
+
+    spark: Any
+    name: str
+    path: Any
+    columns: Iterable[str] | None
+    filter: Any
+    filesystem: Any = None
+    options: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def is_set(self, option: str, default: bool = False) -> bool:
+        """Whether an option is true."""
+        return is_true(self.options, option, default)
+
+    def listed(self) -> tuple[Any, list[str], list[listing.File]]:
+        """The file system, and the paths and files there."""
+        return listing.listed(self.path, self.filesystem, self.options)
+
+
+def parquet_source(asked: Asked, schema: StructType | None, types_given: dict[str, DataType]) -> Source:
     """A source of Parquet files."""
     import pyarrow.dataset as ds
 
-    system, paths, files = listing.listed(path, filesystem, options)
+    system, paths, files = asked.listed()
     layout = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
     if schema is not None:
         schema, told = _without_directories(schema, files)
         types_given = told | types_given
-    types = _types_of_directories(files, types_given, options)
-    files = listing.matching(files, options)
+    types = _types_of_directories(files, types_given, asked)
+    files = listing.matching(files, asked.options)
     if schema is None:
-        schema = _schema_of_files(system, paths, files, layout, options)
-    whole = _with_directories(nullable(schema), types, is_true(options, "caseSensitive"))
-    return _source(spark, "read_parquet", system, files, layout, types, whole, columns, filter, options)
+        schema = _schema_of_files(asked, system, paths, files, layout)
+    whole = _with_directories(nullable(schema), types, asked.is_set("caseSensitive"))
+    return _source(asked, system, files, layout, types, whole)
 
 
-def _schema_of_files(
-    system: Any, paths: list[str], files: list[listing.File], layout: Any, options: dict[str, str]
-) -> StructType:
+def _schema_of_files(asked: Asked, system: Any, paths: list[str], files: list[listing.File], layout: Any) -> StructType:
     """That of a summary, else of the first file; or those of all of them, merged."""
-    ntz = is_true(options, "parquet.inferTimestampNTZ.enabled", True)
-    texts = is_true(options, "parquet.binaryAsString")
+    ntz = asked.is_set("parquet.inferTimestampNTZ.enabled", True)
+    texts, merges = asked.is_set("parquet.binaryAsString"), asked.is_set("mergeSchema")
 
     def of(path: str) -> tuple[str, StructType]:
         file = layout.make_fragment(path, system)
@@ -132,26 +142,24 @@ def _schema_of_files(
 
     summaries = listing.summaries(system, paths)
     found = [*summaries, *(file.path for file in files)]
-    if is_true(options, "mergeSchema"):
-        only = summaries if is_true(options, "parquet.respectSummaryFiles") else found
+    if merges:
+        only = summaries if asked.is_set("parquet.respectSummaryFiles") else found
         found = [*(path for path in only if path not in summaries), *reversed(summaries)]
     if not found:
         raise ConfigError(f"{paths[0]} has no Parquet files to take the schema from: give schema=")
-    if not is_true(options, "mergeSchema"):
+    if not merges:
         return of(found[0])[1]
     with ThreadPoolExecutor(splits.READERS) as readers:
-        return merged(readers.map(of, found), is_true(options, "caseSensitive"))
+        return merged(readers.map(of, found), asked.is_set("caseSensitive"))
 
 
-def _types_of_directories(
-    files: list[listing.File], given: dict[str, DataType], options: dict[str, str]
-) -> dict[str, DataType]:
+def _types_of_directories(files: list[listing.File], given: dict[str, DataType], asked: Asked) -> dict[str, DataType]:
     from pyspark.sql.types import TimestampNTZType, TimestampType
 
-    infer = is_true(options, "sources.partitionColumnTypeInference.enabled", True)
-    ntz = str(options.get("timestampType", "TIMESTAMP_LTZ")).upper() == "TIMESTAMP_NTZ"
+    infer = asked.is_set("sources.partitionColumnTypeInference.enabled", True)
+    ntz = str(asked.options.get("timestampType", "TIMESTAMP_LTZ")).upper() == "TIMESTAMP_NTZ"
     timestamps = TimestampNTZType() if ntz else TimestampType()
-    return partition_types(files, infer, given, is_true(options, "caseSensitive"), timestamps)
+    return partition_types(files, infer, given, asked.is_set("caseSensitive"), timestamps)
 
 
 def _with_directories(schema: StructType, types: dict[str, DataType], case: bool) -> StructType:
@@ -187,51 +195,39 @@ def _without_directories(schema: StructType, files: list[listing.File]) -> tuple
     return StructType([field for field in schema.fields if field.name not in names]), types
 
 
-def text_source(
-    spark: Any,
-    name: str,
-    path: Any,
-    lines: JsonLines | ValueLines,
-    schema: StructType,
-    columns: Iterable[str] | None,
-    filter: Any,
-    filesystem: Any,
-    options: dict[str, str],
-) -> Source:
+def text_source(asked: Asked, lines: JsonLines | ValueLines, schema: StructType) -> Source:
     """A source of files of lines, with a given schema; each file is read by one task."""
     import pyarrow.dataset as ds
     from pyspark.sql.types import TimestampType
 
-    corrupt = options.get("columnNameOfCorruptRecord", "_corrupt_record")
+    corrupt = asked.options.get("columnNameOfCorruptRecord", "_corrupt_record")
     if corrupt in schema.names:
         raise SchemaError(
             f"column {corrupt!r} is the one that Spark puts bad records into, which are errors here: leave it out, or "
-            f"use spark.read ({name})"
+            f"use spark.read ({asked.name})"
         )
-    system, _, files = listing.listed(path, filesystem, options)
+    system, _, files = asked.listed()
     # Lines of values have the schema's columns by their places, whatever their names
-    schema, told = (schema, {}) if name == "read_csv" else _without_directories(schema, files)
-    types = _types_of_directories(files, told, options)
-    if "timeZone" in options and any(isinstance(kind, TimestampType) for kind in types.values()):
+    schema, told = (schema, {}) if isinstance(lines, ValueLines) else _without_directories(schema, files)
+    types = _types_of_directories(files, told, asked)
+    if "timeZone" in asked.options and any(isinstance(kind, TimestampType) for kind in types.values()):
         raise ConfigError("timeZone= is not for directories of timestamps: set spark.sql.session.timeZone")
-    files = listing.matching(files, options)
+    files = listing.matching(files, asked.options)
     listing.check_codecs(files)
     whole = nullable(schema)
     for key, kind in types.items():
         whole.add(key, kind, True)
-    return _source(spark, name, system, files, ds.JsonFileFormat(), types, whole, columns, filter, options, lines)
+    return _source(asked, system, files, ds.JsonFileFormat(), types, whole, lines)
 
 
-def ipc_source(
-    spark: Any, path: Any, columns: Iterable[str] | None, filter: Any, filesystem: Any, options: dict[str, str]
-) -> Source:
+def ipc_source(asked: Asked) -> Source:
     """A source of Arrow IPC files."""
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-    system, paths, files = listing.listed(path, filesystem, options)
-    types = _types_of_directories(files, {}, options)
-    files = listing.matching(files, options)
+    system, paths, files = asked.listed()
+    types = _types_of_directories(files, {}, asked)
+    files = listing.matching(files, asked.options)
     if not files:
         raise ConfigError(f"{paths[0]} has no files to take the schema from")
     layout = ds.IpcFileFormat()
@@ -244,7 +240,7 @@ def ipc_source(
         ) from error
     for key, kind in types.items():
         whole.add(key, kind, True)
-    return _source(spark, "read_ipc", system, files, layout, types, whole, columns, filter, options)
+    return _source(asked, system, files, layout, types, whole)
 
 
 def dataset_source(spark: Any, dataset: Any, columns: Iterable[str] | None, filter: Any) -> Source:
@@ -267,7 +263,7 @@ def dataset_source(spark: Any, dataset: Any, columns: Iterable[str] | None, filt
         raise ConfigError(f"scan: {error} Give filter and columns to scan itself, or to the pipeline") from error
     if isinstance(dataset, ds.InMemoryDataset) or any(not isinstance(each, ds.FileFragment) for _, each in found):
         raise ConfigError("scan takes a dataset of files; give rows in memory to spark.createDataFrame(table)")
-    return _shared(spark, "scan", found, files, shown, schema, filter, {})
+    return _shared(Asked(spark, "scan", None, columns, filter), found, files, shown, schema)
 
 
 def of_arrow(schema: pa.Schema) -> StructType:
@@ -397,22 +393,19 @@ def _has_floats(kind: pa.DataType) -> bool:
 
 
 def _source(
-    spark: Any,
-    name: str,
+    asked: Asked,
     system: Any,
     files: list[listing.File],
     layout: Any,
     types: dict[str, DataType],
     whole: StructType,
-    columns: Iterable[str] | None,
-    filter: Any,
-    options: dict[str, str],
     lines: JsonLines | ValueLines | None = None,
 ) -> Source:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    read_with, shown = _schemas(spark, whole, columns, filter)
+    spark, filter = asked.spark, asked.filter
+    read_with, shown = _schemas(spark, whole, asked.columns, filter)
     texts: tuple[pa.Field, ...] = ()
     if lines is not None:
         named = [
@@ -425,23 +418,21 @@ def _source(
     kinds = arrow_schema(StructType([whole[key] for key in types]), session_zone(spark)) if types else ()
     found = splits.fragments(system, files, layout, {field.name: field.type for field in kinds})
     chosen = StructType([whole[key] for key in shown.names])
-    return _shared(spark, name, found, read_with, shown, chosen, filter, options, texts, lines)
+    return _shared(asked, found, read_with, shown, chosen, texts, lines)
 
 
 def _shared(
-    spark: Any,
-    name: str,
+    asked: Asked,
     found: list[Any],
     read_with: pa.Schema,
     shown: pa.Schema,
     schema: StructType,
-    filter: Any,
-    options: dict[str, str],
     texts: tuple[pa.Field, ...] = (),
     lines: JsonLines | ValueLines | None = None,
 ) -> Source:
     from pyspark.sql.types import StructType
 
+    spark, filter = asked.spark, asked.filter
     tasks = None if is_connect(spark) else slots_of(spark.sparkContext)
     # Columns of the filter are read as well, but the filter does not tell which they are
     needed = set(shown.names)
@@ -451,8 +442,8 @@ def _shared(
     shared = splits.shared_out(parts, tasks or CONNECT_TASKS)
     mib = sum(part.nbytes for part in parts) / (1 << 20)
     pieces = f"{counted(len(found), 'file')}, {counted(len(parts), 'piece')}"
-    about = f"{name}: {pieces}, {mib:.1f} MiB, in {counted(len(shared), 'split')}"
-    any_case = name in ("read_parquet", "read_ipc") and not is_true(options, "caseSensitive")
-    zone = options.get("timeZone") or session_zone(spark)
+    about = f"{asked.name}: {pieces}, {mib:.1f} MiB, in {counted(len(shared), 'split')}"
+    any_case = lines is None and asked.name != "scan" and not asked.is_set("caseSensitive")
+    zone = asked.options.get("timeZone") or session_zone(spark)
     read = Read(shared, read_with, shown, filter, texts, zone, any_case, late, lines)
     return Source(spark, read, StructType([schema[key] for key in shown.names]), about)
