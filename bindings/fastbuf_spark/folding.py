@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from fastbuf_spark.schema import BatchFunction
+
 MANY = 8  #: input is folded if it has more partitions per slot than this
 TASKS = 4  #: producer tasks per slot after folding; several, so that one long task does not delay everything
 MARK = "__fastbuf_partition"
-
-BatchFunction = Callable[[Iterator["pa.RecordBatch"]], Iterable["pa.RecordBatch"]]
 
 
 @dataclass(frozen=True)

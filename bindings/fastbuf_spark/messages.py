@@ -70,7 +70,7 @@ class Message:
                     values[name] = read(said[name])
                 elif needed:
                     raise ValueError("it is missing")
-            except ValueError as error:
+            except (ValueError, OverflowError) as error:
                 raise ProtocolError(f"{cls.speaker} said {op!r} with a wrong {name!r}: {error}") from None
         made: Self = kind(**values)
         return made

@@ -238,6 +238,17 @@ def wait(spark: Any, seconds: float) -> dict[str, Any]:
     return {"executors": spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1}
 
 
+def again(spark: Any, rows: int, seconds: float) -> dict[str, Any]:
+    """Reads a shuffle's rows, does nothing so that idle executors go with them, and reads them again."""
+    import fastbuf_spark as fbs
+
+    made = fbs.repartition(spark.range(0, rows, 1, 4).selectExpr("id % 101 as k", "id"), 3, "k", mode="blocking").rdd
+    found = [made.map(lambda row: row.id).sum()]
+    left = wait(spark, seconds)["executors"]
+    found.append(made.map(lambda row: row.id).sum())
+    return {"right": found == [rows * (rows - 1) // 2] * 2, "executors": left}
+
+
 def pairs(spark: Any, mode: str, partitions: int) -> dict[str, Any]:
     """An RDD of pairs, against Spark's own partitionBy."""
     import fastbuf_spark as fbs

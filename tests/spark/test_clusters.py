@@ -16,6 +16,13 @@ import fastbuf
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 MOST_S = 300.0  # a hang; on a machine with nothing else to do each takes a tenth of it
 TWO = "local-cluster[2,1,1024]"
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "50ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.minTaskRuntime": "50ms",
+}
 RIGHT_AWAY_S = 90.0  # below what waits in vain for its time (stall_timeout)
 
 
@@ -80,13 +87,6 @@ def test_tasks_of_two_cores() -> None:
 
 @nightly
 def test_speculation_sends_nothing_twice() -> None:
-    conf = {
-        "spark.speculation": "true",
-        "spark.speculation.interval": "50ms",
-        "spark.speculation.multiplier": "1.1",
-        "spark.speculation.quantile": "0.1",
-        "spark.speculation.minTaskRuntime": "50ms",
-    }
     slow = {"kind": "slow", "seconds": 4}
     more = {"tasks": 4, "rows": 90_000}
     cases = [
@@ -94,7 +94,7 @@ def test_speculation_sends_nothing_twice() -> None:
         *(shuffle(mode, before=slow, **more) for mode in ("pipelined", "blocking")),
         shuffle("pipelined", 2, after=slow, **more),
     ]
-    _, pipelined, blocking, consumers = drive("local-cluster[2,2,1024]", cases, conf, seconds=MOST_S)
+    _, pipelined, blocking, consumers = drive("local-cluster[2,2,1024]", cases, SPECULATION, seconds=MOST_S)
     run = right(pipelined, "pipelined", 90_000)
     assert sum(figures["records"] for figures in run["producers"].values()) == 90_000
     right(blocking, "blocking", 90_000)

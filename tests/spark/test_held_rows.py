@@ -6,7 +6,9 @@ import contextlib
 import gc
 import os
 import re
+import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +20,7 @@ import pytest
 from clusters import drive
 from conftest import Sessions, in_the_end
 from nights import nightly
-from test_clusters import MOST_S, TWO, right, shuffle
+from test_clusters import MOST_S, SPECULATION, TWO, right, shuffle
 
 import fastbuf_spark as fbs
 from fastbuf_spark.driver import checks
@@ -227,6 +229,69 @@ def test_servers_rows_and_executors_that_go(tmp_path: Path, far: dict[str, str])
         right(answer, "blocking", 90_000)
         assert Path(mark(number)).exists(), "nothing was killed or changed"
     right(last, "blocking", 90_000)
+
+
+@nightly
+def test_speculation_between_file_servers(far: dict[str, str]) -> None:
+    """Both attempts of a map task have a file; whichever is read has the same rows."""
+    slow, more = {"kind": "slow", "seconds": 4}, {"tasks": 4, "rows": 200_000}
+    cases = [
+        {"case": "warm", "tasks": 4, "executors": 2},
+        shuffle("blocking", 3, before=slow, **more),
+        shuffle("blocking", 3, after=slow, **more),
+    ]
+    _, before, after = drive("local-cluster[2,2,1024]", cases, {**far, **SPECULATION}, seconds=MOST_S)
+    right(before, "blocking", 200_000)
+    right(after, "blocking", 200_000)
+
+
+@nightly
+def test_executors_that_go_while_their_rows_are_needed(far: dict[str, str]) -> None:
+    conf = {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.minExecutors": "0",
+        "spark.dynamicAllocation.maxExecutors": "2",
+        "spark.dynamicAllocation.executorIdleTimeout": "2s",
+        "spark.dynamicAllocation.shuffleTracking.timeout": "2s",
+        "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
+    }
+    cases = [{"case": "again", "rows": 90_000, "seconds": 12}, shuffle("auto", 3, rows=90_000)]
+    gone, after = drive(TWO, cases, {**far, **conf}, seconds=MOST_S)
+    assert gone == {"right": True, "executors": 0}
+    right(after, "blocking", 90_000)
+
+
+@nightly
+def test_a_disk_that_fills(spark: Any, tmp_path: Path) -> None:
+    """The action fails, and says what to do; its files go, and the next one has the room."""
+    if os.geteuid() or shutil.which("mount") is None:
+        pytest.skip("mounting a tmpfs of 64 MiB needs root, and mount (apt-get install mount)")
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=64m", "fastbuf-test", str(small)]
+    if subprocess.run(mounted, capture_output=True, check=False).returncode:
+        pytest.skip("this sandbox mounts no tmpfs: run the test where root may")
+    try:
+        conf = fbs.ShuffleConf(held_directory=str(small))
+        many = spark.range(0, 6_000_000, 1, 3).selectExpr("id", "concat('name ', id) as s")
+        words = r"cannot write its rows to .*No space left on device; .*spark.fastbuf.heldDirectory"
+        with pytest.raises(Exception, match=words):
+            fbs.repartition(many, 5, "id", conf=conf).collect()
+        # Of the map tasks that were done the files stay until Spark has forgotten the shuffle, no others
+        assert in_the_end(lambda: list(small.rglob("*.part")), lambda found: not found) == []
+        collect_garbage(spark)
+        in_the_end(lambda: swept(spark, small), lambda used: used < 16 << 20)
+        assert fbs.repartition(wide(spark), 5, "id", conf=conf).count() == ROWS
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+def swept(spark: Any, folder: Path) -> int:
+    """Bytes of a directory's files, once the rendezvous has looked which are needed still."""
+    collect_garbage(spark)
+    fbs.repartition(spark.range(9).where("id > 9"), 1, "id").collect()
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 @nightly

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark import pyspark_private
-from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.driver.plan import limits_of
 from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.errors import ColumnError
 from fastbuf_spark.worker.aggregates import PARTS, FirstStage, LastStage, Plan
@@ -22,8 +20,20 @@ if TYPE_CHECKING:
     from fastbuf_spark.api.groups import Groups
 
 
-def aggregated(groups: Groups, aggregates: Iterable[tuple[str, str]]) -> Staged:
-    """Implements :meth:`Grouped.agg_arrow`."""
+@dataclasses.dataclass(frozen=True)
+class Aggregated:
+    """:meth:`Grouped.agg_arrow` as a verb of groups."""
+
+    aggregates: tuple[tuple[str, str], ...]
+    func: None = None
+    name: str = "agg_arrow"
+
+    def stage(self, groups: Groups, sent: Any) -> Staged:
+        """Two stages: before the shuffle and behind it."""
+        return _aggregated(groups, self.aggregates)
+
+
+def _aggregated(groups: Groups, aggregates: Iterable[tuple[str, str]]) -> Staged:
     from pyspark.errors import AnalysisException, PySparkException
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
@@ -48,7 +58,7 @@ def aggregated(groups: Groups, aggregates: Iterable[tuple[str, str]]) -> Staged:
         types = [at.schema.fields[i] for i in columns]
     _check_numbers(pairs, types[len(keys) :])
     plan = Plan(len(keys), tuple(function for _, function in pairs))
-    limits = limits_of(groups.spark, ShuffleConf.of(groups.spark, groups.shuffle.conf))
+    limits = groups.shuffle.limits
     names = [*(field.name for field in types[: plan.keys]), *map("_".join, pairs)]
     sent, made = _schemas(plan, groups.arrow(StructType(types)), names)
     shipped, result = _spark(sent, types[: plan.keys]), _spark(made, types[: plan.keys])

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fastbuf.errors import ConfigError
-from fastbuf_spark.api.functions import argument_count, by_name, nullable
-from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.api.functions import Applied, nullable
 from fastbuf_spark.driver.keys import Keys, as_column
-from fastbuf_spark.driver.plan import limits_of, sparks_own
+from fastbuf_spark.driver.plan import sparks_own
 from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.errors import ArgumentTypeError
-from fastbuf_spark.pyspark_private import no_converters
-from fastbuf_spark.results import name_of
-from fastbuf_spark.schema import struct_type
 from fastbuf_spark.worker.chains import Called, Chain
-from fastbuf_spark.worker.cogroups import ArrowPairVerb, PandasPairVerb, Place
+from fastbuf_spark.worker.cogroups import Place
 from fastbuf_spark.worker.groups import GroupStage, Layout
+from fastbuf_spark.worker.pandas_verbs import PandasVerb
 from fastbuf_spark.worker.sides import Input, TwoInputs
+from fastbuf_spark.worker.verbs import ArrowVerb
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,15 +63,7 @@ class Cogrouped(Generic[Made]):
         DataFrame or Pipeline
             Lazy; as for :meth:`Grouped.apply_in_arrow`.
         """
-        with_key = argument_count(func, (2, 3), "(left, right) or (key, left, right)") == 3
-        result = struct_type(schema)
-
-        def call(groups: Cogroups, sent: Any) -> Staged:
-            shape = groups.left.arrow(result), by_name(groups.left.spark)
-            verb = partial(ArrowPairVerb, sent, with_key, *shape)
-            return groups.run(verb, func, result, lambda theirs: theirs.applyInArrow(func, result))
-
-        return self._made(func, call)
+        return self._made(Applied.of(ArrowVerb, func, schema, "applyInArrow", sides=2))
 
     def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> Made:
         """Call a function with each pair of groups, as Spark's ``cogroup().applyInPandas`` does.
@@ -91,19 +81,10 @@ class Cogrouped(Generic[Made]):
         DataFrame or Pipeline
             Lazy; as for :meth:`Grouped.apply_in_arrow`.
         """
-        with_key = argument_count(func, (2, 3), "(left, right) or (key, left, right)") == 3
-        result = struct_type(schema)
+        return self._made(Applied.of(PandasVerb, func, schema, "applyInPandas", sides=2))
 
-        def call(groups: Cogroups, sent: Any) -> Staged:
-            verb = partial(PandasPairVerb, sent, with_key, groups.left.pandas_rules(result))
-            return groups.run(verb, func, result, lambda theirs: theirs.applyInPandas(func, result), no_converters())
-
-        return self._made(func, call)
-
-    def _made(self, func: Any, call: Callable[[Cogroups, Any], Staged]) -> Made:
-        from fastbuf_spark.api.groups import Verb
-
-        made: Made = self._left._source.cogrouped(self._left, self._right, Verb(func, call, name_of(func)))
+    def _made(self, verb: Applied) -> Made:
+        made: Made = self._left._source._cogrouped(self._left, self._right, verb)
         return made
 
 
@@ -114,21 +95,13 @@ class Cogroups:
     left: Groups
     right: Groups
 
-    def run(
-        self,
-        verb: Callable[..., Any],
-        func: Any,
-        result: StructType,
-        by_spark: Callable[[Any], DataFrame],
-        why: str = "",
-    ) -> Staged:
-        """As :meth:`Groups.run`; ``verb`` makes it of the place of the side's column, and those of each side."""
+    def run(self, verb: Applied, sent: Any) -> Staged:
+        """As :meth:`Groups.run`."""
         sides, left = self.sides, self.left
-        why = sides[0].found.by_spark or sides[1].found.by_spark or why
+        why = sides[0].found.by_spark or sides[1].found.by_spark or verb.why_sparks()
         if why:
-            return sparks_own(
-                by_spark(sides[0].groups.spark_groups(why).cogroup(sides[1].groups.spark_groups(why))), why
-            )
+            theirs = [side.groups.spark_groups(why) for side in sides]
+            return sparks_own(verb.by_spark(theirs[0].cogroup(theirs[1])), why)
         travelling, orders = _travelling(sides)
         keys = [f"s{i}" for i in range(len(left.shuffle.keys))]
         shuffle = dataclasses.replace(left.shuffle, at=_union(sides, travelling, left.arrow), keys=keys)
@@ -138,12 +111,12 @@ class Cogroups:
             for side, taken in zip(sides, travelling.taken, strict=True)
         )
         stage = GroupStage(
-            verb(found.order[0], places),
+            verb.worker(left, sent, (found.order[0], places)),
             Layout(found.codec.schema, found.codec.keys, found.order, left.key_names),
-            limits_of(left.spark, ShuffleConf.of(left.spark, shuffle.conf)),
-            name_of(func),
+            shuffle.limits,
+            verb.name,
         )
-        return shuffle.into(stage, result, found)
+        return shuffle.into(stage, verb.result, found)
 
     @cached_property
     def sides(self) -> tuple[Side, Side]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-    from fastbuf_spark.driver.plan import BatchFunction
+    from fastbuf_spark.schema import BatchFunction
 
 
 def map_in_arrow(
@@ -207,9 +207,9 @@ class _Stage:
     def groups(self, of: Grouped[DataFrame]) -> Groups:
         return Groups(Shuffle(self.at, of._keys, of._partitions or 1, of._mode, self.conf, self.held), of._sort_by)
 
-    def grouped(self, groups: Grouped[DataFrame], verb: Verb) -> DataFrame:
-        return verb.call(self.groups(groups), verb.func).to_df()
+    def _grouped(self, groups: Grouped[DataFrame], verb: Verb) -> DataFrame:
+        return verb.stage(self.groups(groups), verb.func).to_df()
 
-    def cogrouped(self, left: Grouped[DataFrame], right: Grouped[DataFrame], verb: Verb) -> DataFrame:
+    def _cogrouped(self, left: Grouped[DataFrame], right: Grouped[DataFrame], verb: Verb) -> DataFrame:
         other: Any = right._source
-        return verb.call(Cogroups(self.groups(left), other.groups(right)), verb.func).to_df()
+        return verb.stage(Cogroups(self.groups(left), other.groups(right)), verb.func).to_df()

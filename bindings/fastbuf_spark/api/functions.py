@@ -5,18 +5,24 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastbuf_spark import pyspark_private
 from fastbuf_spark.driver.checks import check_function
 from fastbuf_spark.errors import ArgumentError
-from fastbuf_spark.results import iterables
-from fastbuf_spark.schema import large_types, session_zone
-from fastbuf_spark.worker.pandas_verbs import PandasRules
+from fastbuf_spark.pyspark_private import no_converters
+from fastbuf_spark.results import iterables, name_of
+from fastbuf_spark.schema import large_types, session_zone, struct_type
+from fastbuf_spark.worker.pandas_verbs import PandasRules, PandasVerb
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+    from fastbuf_spark.api.groups import Groups
+    from fastbuf_spark.driver.staged import Staged
 
 
 def pandas_rules(spark: Any, result: StructType, schema: pa.Schema) -> PandasRules:
@@ -47,6 +53,61 @@ def _is_set(spark: Any, name: str, default: str) -> bool:
     except PySparkException:  # this version of Spark does not have the setting
         found = default
     return str(found).strip().lower() == "true"
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A verb that calls a user's function with each group.
+
+    Attributes
+    ----------
+    kind
+        How the function is called: the class of the worker's verb.
+    result
+        Schema of what it gives.
+    sparks
+        The method of Spark's groups that does the same; empty: there is none.
+    """
+
+    kind: Any
+    func: Callable[..., Any]
+    result: StructType
+    with_key: bool
+    streams: bool
+    sparks: str
+
+    @classmethod
+    def of(
+        cls, kind: Any, func: Any, schema: StructType | str, sparks: str, streams: bool = False, sides: int = 1
+    ) -> Applied:
+        """The verb, with the function's arguments checked; ``sides``: two of a cogroup."""
+        forms = "(data) or (key, data)" if sides == 1 else "(left, right) or (key, left, right)"
+        with_key = argument_count(func, (sides, sides + 1), forms) > sides
+        return cls(kind, func, struct_type(schema), with_key, streams, sparks)
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return name_of(self.func)
+
+    def stage(self, groups: Any, sent: Any) -> Staged:
+        """The stage that the verb makes of groups; ``sent``: the function as it is sent."""
+        return groups.run(self, sent)
+
+    def why_sparks(self) -> str:
+        """Why Spark's own groups must serve, whatever the keys; empty: there is no reason."""
+        return no_converters() if self.kind is PandasVerb else ""
+
+    def by_spark(self, groups: Any) -> DataFrame:
+        """What Spark's groups give."""
+        return getattr(groups, self.sparks)(self.func, self.result)
+
+    def worker(self, groups: Groups, sent: Any, sides: Any = None) -> Any:
+        """The worker's verb; ``sides``: of a cogroup, where each is."""
+        shape: tuple[Any, ...] = groups.arrow(self.result), by_name(groups.spark)
+        if self.kind is PandasVerb:
+            shape = (groups.pandas_rules(self.result),)
+        return self.kind(sent, self.with_key, self.streams, *shape, sides)
 
 
 def nullable(shown: pa.Schema) -> pa.Schema:

@@ -8,54 +8,55 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from fastbuf.errors import SchemaError
-from fastbuf_spark.api.aggregates import aggregated
+from fastbuf_spark.api.aggregates import Aggregated
 from fastbuf_spark.api.cogroups import Cogrouped, check_sides
 from fastbuf_spark.api.functions import (
-    argument_count,
-    by_name,
+    Applied,
     nullable,
     pandas_rules,
     takes_iterators,
     takes_polars_iterators,
 )
-from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.keys import Keys
-from fastbuf_spark.driver.plan import Shuffle, limits_of, sparks_own
+from fastbuf_spark.driver.plan import Shuffle, sparks_own
 from fastbuf_spark.driver.staged import Staged
-from fastbuf_spark.pyspark_private import no_converters
-from fastbuf_spark.results import name_of
-from fastbuf_spark.schema import arrow_schema, large_types, session_zone, struct_type
+from fastbuf_spark.schema import arrow_schema, large_types, session_zone
 from fastbuf_spark.worker.groups import GroupStage, Layout
-from fastbuf_spark.worker.groups import Verb as GroupVerb
 from fastbuf_spark.worker.pandas_verbs import PandasRules, PandasVerb
 from fastbuf_spark.worker.polars_verbs import PolarsVerb
 from fastbuf_spark.worker.verbs import ArrowVerb
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
     from pyspark.sql.types import StructType
 
 
 Made = TypeVar("Made")
 
 
-@dataclasses.dataclass(frozen=True)
-class Verb:
-    """What a method of groups asks for: a function, and what makes the stage of the groups and the function as sent."""
+class Verb(Protocol):
+    """A method of groups."""
 
-    func: Any
-    call: Callable[[Any, Any], Staged]
-    name: str
+    @property
+    def func(self) -> Any:
+        """The user's function, if it has one."""
+
+    @property
+    def name(self) -> str:
+        """For the plan."""
+
+    def stage(self, groups: Any, sent: Any) -> Staged:
+        """The stage that it makes of groups; ``sent``: the function as it is sent."""
 
 
 class Source(Protocol):
     """What rows are grouped of: a DataFrame or a pipeline."""
 
-    def grouped(self, groups: Grouped[Any], verb: Verb) -> Any:
+    def _grouped(self, groups: Grouped[Any], verb: Verb) -> Any:
         """What a verb gives: a DataFrame, or a pipeline."""
 
-    def cogrouped(self, left: Grouped[Any], right: Grouped[Any], verb: Verb) -> Any:
+    def _cogrouped(self, left: Grouped[Any], right: Grouped[Any], verb: Verb) -> Any:
         """The same for two groups."""
 
 
@@ -90,15 +91,7 @@ class Grouped(Generic[Made]):
             ``func`` returns other columns, and with ResourceError if a group needs more memory than a task has for rows
             and ``func`` takes tables.
         """
-        streams = takes_iterators(func, pandas=False)
-        with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
-        result = struct_type(schema)
-
-        def call(groups: Groups, sent: Any) -> Staged:
-            verb = ArrowVerb(sent, with_key, streams, groups.arrow(result), by_name(groups.spark))
-            return groups.run(verb, func, result, lambda theirs: theirs.applyInArrow(func, result))
-
-        return self._made(func, call)
+        return self._made(Applied.of(ArrowVerb, func, schema, "applyInArrow", takes_iterators(func, pandas=False)))
 
     def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> Made:
         """Call a function with each group, as Spark's ``applyInPandas`` does.
@@ -117,15 +110,7 @@ class Grouped(Generic[Made]):
         DataFrame or Pipeline
             As for :meth:`apply_in_arrow`.
         """
-        streams = takes_iterators(func, pandas=True)
-        with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
-        result = struct_type(schema)
-
-        def call(groups: Groups, sent: Any) -> Staged:
-            verb = PandasVerb(sent, with_key, streams, groups.pandas_rules(result))
-            return groups.run(verb, func, result, lambda theirs: theirs.applyInPandas(func, result), no_converters())
-
-        return self._made(func, call)
+        return self._made(Applied.of(PandasVerb, func, schema, "applyInPandas", takes_iterators(func, pandas=True)))
 
     def apply_in_polars(self, func: Callable[..., Any], schema: StructType | str) -> Made:
         """Call a function with each group as a polars DataFrame; polars must be installed on the workers.
@@ -148,18 +133,7 @@ class Grouped(Generic[Made]):
         SchemaError
             Only Spark can partition by these keys, and it has no such method.
         """
-        streams = takes_polars_iterators(func)
-        with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
-        result = struct_type(schema)
-
-        def call(groups: Groups, sent: Any) -> Staged:
-            if groups.found.by_spark:
-                words = f"apply_in_polars cannot run: {groups.found.by_spark}; use apply_in_arrow, or another key"
-                raise SchemaError(words)
-            verb = PolarsVerb(sent, with_key, streams, groups.arrow(result), by_name(groups.spark))
-            return groups.shuffled(verb, func, result)
-
-        return self._made(func, call)
+        return self._made(Applied.of(PolarsVerb, func, schema, "", takes_polars_iterators(func)))
 
     def agg_arrow(self, aggregates: Iterable[tuple[str, str]]) -> Made:
         """Aggregate the rows of each key with pyarrow's hash aggregation, partly before they are sent.
@@ -183,8 +157,7 @@ class Grouped(Generic[Made]):
         SchemaError
             pyarrow cannot group by or aggregate a type in this way, or only Spark can partition by these keys.
         """
-        pairs = list(aggregates)
-        return self._made(None, lambda groups, _: aggregated(groups, pairs), "agg_arrow")
+        return self._made(Aggregated(tuple(aggregates)))
 
     def cogroup(self, other: Grouped[Made]) -> Cogrouped[Made]:
         """Group these and other rows by the same keys, for a function that takes the groups of both.
@@ -214,8 +187,8 @@ class Grouped(Generic[Made]):
     _counted: ClassVar[str] = "num_partitions"
     _cogrouped: ClassVar[type[Cogrouped[Any]]] = Cogrouped
 
-    def _made(self, func: Any, call: Callable[[Groups, Any], Staged], name: str = "") -> Made:
-        made: Made = self._source.grouped(self, Verb(func, call, name or name_of(func)))
+    def _made(self, verb: Verb) -> Made:
+        made: Made = self._source._grouped(self, verb)
         return made
 
 
@@ -249,20 +222,18 @@ class Groups:
         """Names of the keys, for error messages."""
         return tuple(map(str, self.shuffle.keys))
 
-    def run(
-        self, verb: GroupVerb, func: Any, result: StructType, by_spark: Callable[[Any], DataFrame], why: str = ""
-    ) -> Staged:
-        """The stage of a verb, or what ``by_spark`` makes of Spark's own groups if the keys, or ``why``, require it."""
-        why = self.found.by_spark or why
-        return sparks_own(by_spark(self.spark_groups(why)), why) if why else self.shuffled(verb, func, result)
-
-    def shuffled(self, verb: GroupVerb, func: Any, result: StructType) -> Staged:
-        """The stage of a verb, behind a shuffle."""
+    def run(self, verb: Applied, sent: Any) -> Staged:
+        """The stage of a verb: behind a shuffle, or Spark's own if keys or verb require it."""
         found, codec = self.found, self.found.codec
+        why = found.by_spark or verb.why_sparks()
+        if why and not verb.sparks:
+            raise SchemaError(f"apply_in_polars cannot run: {why}; use apply_in_arrow, or another key")
+        if why:
+            return sparks_own(verb.by_spark(self.spark_groups(why)), why)
         layout = Layout(nullable(codec.shown or codec.schema), codec.keys, found.order, self.key_names)
         found = dataclasses.replace(found, codec=dataclasses.replace(codec, whole=True))
-        limits = limits_of(self.spark, ShuffleConf.of(self.spark, self.shuffle.conf))
-        return self.shuffle.into(GroupStage(verb, layout, limits, name_of(func)), result, found)
+        stage = GroupStage(verb.worker(self, sent), layout, self.shuffle.limits, verb.name)
+        return self.shuffle.into(stage, verb.result, found)
 
     def spark_groups(self, why: str) -> Any:
         """Spark's own groups, in the requested partitions and order; ``why``: the reason, for an error."""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from fastbuf_spark.api.sinks import Written
-    from fastbuf_spark.driver.plan import BatchFunction
+    from fastbuf_spark.schema import BatchFunction
 
     FrameFunction = Callable[[Iterator[pd.DataFrame]], Iterable[pd.DataFrame]]
 
@@ -237,11 +237,11 @@ class Pipeline:
         order = () if sort_by is None else as_keys(sort_by)
         return PipelineGroups(self, given, _count(partitions), order, _mode(mode))
 
-    def grouped(self, groups: Grouped[Any], verb: Verb) -> Pipeline:
+    def _grouped(self, groups: Grouped[Any], verb: Verb) -> Pipeline:
         """With a step that calls a method of groups."""
         return self._then(_GroupStep(verb, verb.func and self._as_it_is(verb.func), groups))
 
-    def cogrouped(self, left: Grouped[Any], right: Grouped[Any], verb: Verb) -> Pipeline:
+    def _cogrouped(self, left: Grouped[Any], right: Grouped[Any], verb: Verb) -> Pipeline:
         """The same of two pipelines' groups."""
         return self._then(_GroupStep(verb, self._as_it_is(verb.func), left, right))
 
@@ -364,10 +364,10 @@ class _GroupStep:
             return Groups(plan.shuffle(at, side._keys, count, side._mode), side._sort_by)
 
         if right is None:
-            made, what = self.verb.call(groups(left, at), self.sent), f"group by {by[0]}"
+            made, what = self.verb.stage(groups(left, at), self.sent), f"group by {by[0]}"
         else:
             both = Cogroups(groups(left, at), groups(right, other))
-            made = self.verb.call(both, self.sent)
+            made = self.verb.stage(both, self.sent)
             for number, through_jvm in zip(numbers, both.through_jvm(), strict=True):
                 if through_jvm:
                     plan.stages[number - 1].links.append("rows through the JVM")

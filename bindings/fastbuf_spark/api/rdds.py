@@ -10,7 +10,7 @@ from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import check_function
 from fastbuf_spark.driver.pair_plan import PairShuffle
 from fastbuf_spark.errors import ArgumentError
-from fastbuf_spark.worker.pairs import Combine, Join, MergeStage, Pairs
+from fastbuf_spark.worker.pairs import Join
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -53,7 +53,7 @@ def partition_by(
     Raises
     ------
     PreflightError
-        The requested mode cannot run here.
+        The requested mode cannot run here; so do the other functions of pairs.
     ConfigError
         An unknown mode, or an invalid number of partitions.
 
@@ -92,11 +92,6 @@ def reduce_by_key(
     RDD
         Lazy; (key, value) pairs, partitioned as by :func:`partition_by`.
 
-    Raises
-    ------
-    PreflightError, ConfigError
-        As for :func:`partition_by`.
-
     Notes
     -----
     On each side the table of keys takes up to ``memory_bytes`` if that is set, else as much as Spark allows its own
@@ -104,7 +99,8 @@ def reduce_by_key(
     written to a nameless file in parts, which are merged one after the other.
     """
     check_function("func", func, "takes two values and returns one")
-    return _combined("reduce_by_key", rdd, None, func, func, num_partitions, partition_func, mode, conf)
+    shuffle = PairShuffle.of("reduce_by_key", [rdd], num_partitions, partition_func, mode, conf)
+    return shuffle.merged(None, func, func)
 
 
 def combine_by_key(
@@ -135,17 +131,12 @@ def combine_by_key(
     -------
     RDD
         Lazy; (key, combiner) pairs.  Memory and order are as for :func:`reduce_by_key`.
-
-    Raises
-    ------
-    PreflightError, ConfigError
-        As for :func:`partition_by`.
     """
     check_function("create_combiner", create_combiner, "takes a value and returns a combiner")
     check_function("merge_value", merge_value, "takes a combiner and a value and returns a combiner")
     check_function("merge_combiners", merge_combiners, "takes two combiners and returns one")
-    functions = create_combiner, merge_value, merge_combiners
-    return _combined("combine_by_key", rdd, *functions, num_partitions, partition_func, mode, conf)
+    shuffle = PairShuffle.of("combine_by_key", [rdd], num_partitions, partition_func, mode, conf)
+    return shuffle.merged(create_combiner, merge_value, merge_combiners)
 
 
 def group_by_key(
@@ -169,14 +160,8 @@ def group_by_key(
         Lazy; (key, values) pairs.  Values have a length and can be iterated several times.  What does not fit into
         memory (see :func:`reduce_by_key`) is written to a nameless file.  The values of a key that has very many are
         read from it during iteration, so that they are never all in memory, unless you collect them.
-
-    Raises
-    ------
-    PreflightError, ConfigError
-        As for :func:`partition_by`.
     """
-    shuffle = PairShuffle.of("group_by_key", [rdd], num_partitions, partition_func, mode, conf)
-    return shuffle.run(stage=_stage(shuffle))
+    return PairShuffle.of("group_by_key", [rdd], num_partitions, partition_func, mode, conf).grouped()
 
 
 def co_group(
@@ -202,14 +187,8 @@ def co_group(
     RDD
         Lazy; (key, (values, other's values)), both as in :func:`group_by_key`.  An RDD that is partitioned this way
         already is not shuffled, as in Spark.
-
-    Raises
-    ------
-    PreflightError, ConfigError
-        As for :func:`partition_by`.
     """
-    shuffle = PairShuffle.of("co_group", [rdd, other], num_partitions, partition_func, mode, conf)
-    return shuffle.run(stage=_stage(shuffle, sides=2))
+    return PairShuffle.of("co_group", [rdd, other], num_partitions, partition_func, mode, conf).grouped()
 
 
 def group_with(
@@ -236,13 +215,12 @@ def group_with(
 
     Raises
     ------
-    PreflightError, ConfigError
-        As for :func:`partition_by`; there is no other RDD.
+    ConfigError
+        There is no other RDD.
     """
     if not others:
         raise ConfigError("group_with has one RDD alone: give others, or use group_by_key")
-    shuffle = PairShuffle.of("group_with", [rdd, *others], num_partitions, partition_func, mode, conf)
-    return shuffle.run(stage=_stage(shuffle, sides=1 + len(others)))
+    return PairShuffle.of("group_with", [rdd, *others], num_partitions, partition_func, mode, conf).grouped()
 
 
 def join(
@@ -271,40 +249,9 @@ def join(
     -------
     RDD
         Lazy; (key, (value, other's value)).  An RDD that is partitioned this way already is not shuffled, as in Spark.
-
-    Raises
-    ------
-    PreflightError, ConfigError
-        As for :func:`partition_by`; an unknown ``how``.
     """
     if how not in JOINS:
         allowed = ", ".join(JOINS)
         parameters = {"arg_name": "how", "allowed_values": allowed}
         raise ArgumentError(f"how is {how!r}: it must be one of {allowed}", "VALUE_NOT_ALLOWED", parameters)
-    shuffle = PairShuffle.of("join", [rdd, other], num_partitions, partition_func, mode, conf)
-    return shuffle.run(stage=_stage(shuffle, sides=2, finish=Join(*JOINS[how])))
-
-
-def _combined(
-    name: str,
-    rdd: RDD[Any],
-    create: Callable[[Any], Any] | None,
-    merge_value: Callable[[Any, Any], Any],
-    merge_combiners: Callable[[Any, Any], Any],
-    num_partitions: int,
-    partition_func: Callable[[Any], int] | None,
-    mode: str,
-    conf: ShuffleConf | None,
-) -> RDD[Any]:
-    shuffle = PairShuffle.of(name, [rdd], num_partitions, partition_func, mode, conf)
-    combine = Combine(create, merge_value, shuffle.table_bytes)
-    return shuffle.run(combine, _stage(shuffle, merge_combiners))
-
-
-def _stage(
-    shuffle: PairShuffle,
-    merge: Callable[[Any, Any], Any] | None = None,
-    sides: int = 0,
-    finish: Callable[[Pairs], Pairs] | None = None,
-) -> MergeStage:
-    return MergeStage(merge, sides, finish, shuffle.table_bytes, shuffle.conf.spill_directory)
+    return PairShuffle.of("join", [rdd, other], num_partitions, partition_func, mode, conf).grouped(Join(*JOINS[how]))

@@ -50,7 +50,8 @@ class Preflight:
     memory_bytes
         Bytes of segments that these tasks may hold together.
     ports
-        Ports over which executors reach each other, one for each consumer, and the driver's port.
+        Ports over which executors reach each other, one for each consumer, or file server in blocking mode, and the
+        driver's port; empty: they need not.
     """
 
     mode: str
@@ -82,7 +83,7 @@ class Preflight:
         words = f"mode='{self.mode}' can run: {self.num_partitions} partitions, {takes}"
         if self.tasks is not None and self.memory_bytes is not None:
             words += f"; an executor of {self.tasks} tasks holds up to {self.memory_bytes >> 20} MiB of segments"
-        return words + (f"; ports {self.ports}" if self.ports and self.mode != "blocking" else "")
+        return words + (f"; ports {self.ports}" if self.ports else "")
 
 
 def check_dataframe(df: Any) -> None:
@@ -250,7 +251,10 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
     tasks = tasks_of_executor(sc, slots)
     needed = 1 if mode == "blocking" else num_partitions + (mode == "pipelined")
     memory = None if tasks is None else tasks * conf.memory_bytes
-    return Preflight(mode, num_partitions, slots, tuple(problems), needed, tasks, memory, ports_of(conf))
+    held = held_rows(sc, conf)
+    meet = mode != "blocking" or (held is not None and bool(held.service))
+    ports = ports_of(conf) if meet else ""
+    return Preflight(mode, num_partitions, slots, tuple(problems), needed, tasks, memory, ports)
 
 
 def check_barrier(spark: Any, barrier: bool, tasks: Any) -> None:
@@ -282,7 +286,7 @@ def ports_of(conf: ShuffleConf) -> str:
     """Ports that must be open, as text."""
     between = f"{conf.port_min} to {conf.port_max}" if conf.port_max else "any"
     return (
-        f"{between} between executors (spark.fastbuf.portMin to portMax), one for each consumer, or executor; "
+        f"{between} between executors (spark.fastbuf.portMin to portMax), one for each consumer, or file server; "
         f"{conf.driver_port or 'any'} on the driver (spark.fastbuf.driverPort)"
     )
 

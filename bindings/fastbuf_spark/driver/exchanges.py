@@ -14,12 +14,12 @@ from functools import partial
 from typing import Any
 
 from fastbuf_spark import pyspark_private
-from fastbuf_spark.codec import Codec
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver import page, rendezvous
 from fastbuf_spark.driver.checks import attempts_of, held_rows, machine_cores, remedy, slots_of, slots_to_come
 from fastbuf_spark.driver.jobs import ProducersJob, stage_tasks
 from fastbuf_spark.driver.rendezvous import Rendezvous
+from fastbuf_spark.driver.reported import Reported
 from fastbuf_spark.driver.run import Job, Run, RunPlan
 from fastbuf_spark.driver.slots import Slots
 from fastbuf_spark.driver.summary import RunSummary, too_many
@@ -42,17 +42,8 @@ _planned: dict[str, list[str]] = {}  # application -> its exchanges
 _results: deque[tuple[str, str, Any]] = deque()  # application, exchange, weak reference to what its consumers read
 
 
-def register(
-    sc: Any,
-    exchange: str,
-    name: str,
-    partitions: int,
-    conf: ShuffleConf,
-    codec: Codec,
-    producers: Producers | None,
-    unsteady: str = "",
-) -> ExchangeSpec:
-    """Register an exchange with the rendezvous; returns the data that its workers need.
+def register(sc: Any, spec: ExchangeSpec, producers: Producers | None, unsteady: str = "") -> ExchangeSpec:
+    """Register an exchange with the rendezvous; returns it with where the driver is, and the secret.
 
     Parameters
     ----------
@@ -62,15 +53,13 @@ def register(
     unsteady
         Why the input may differ each time it is read; empty: no reason is known.
     """
-    server, secret = server_of(sc, conf), secrets.token_bytes(32)
-    spec = ExchangeSpec(exchange, name, partitions, conf, codec, server.address, secret)
+    server, spec = _known(sc, spec)
 
     def submit(run: Run, targets: list[Target]) -> Job:
         assert producers is not None, "a barrier stage has no producers' job"
         action = producers(spec, run.epoch, targets)
-        about = (
-            f"fastbuf: producers of exchange '{name}' ({exchange[:8]}), {len(targets)} consumers in stage {run.stage}"
-        )
+        of = f"exchange '{spec.name}' ({spec.exchange[:8]})"
+        about = f"fastbuf: producers of {of}, {len(targets)} consumers in stage {run.stage}"
         return ProducersJob(sc, server, run, action, about)
 
     failures: dict[int, int] = {}
@@ -83,13 +72,13 @@ def register(
         # the last failure.  So the stage is cancelled when a normal task would have been given up
         failures[run.stage] = failures.get(run.stage, 0) + 1
         if final or failures[run.stage] >= allowed:
-            pyspark_private.cancel_stage(sc, run.stage, f"exchange '{name}' failed: {reason}")
+            pyspark_private.cancel_stage(sc, run.stage, f"exchange '{spec.name}' failed: {reason}")
 
     plan = RunPlan(
-        exchange,
-        name,
-        partitions,
-        conf.stall_timeout,
+        spec.exchange,
+        spec.name,
+        spec.partitions,
+        spec.conf.stall_timeout,
         submit if producers is not None else None,
         partial(stage_tasks, sc),
         failed,
@@ -97,46 +86,41 @@ def register(
     )
     caches = partial(pyspark_private.caches_filled, sc)
     slots = Slots(lambda: slots_to_come(sc), caches, lambda count: remedy(sc, count))
-    server.register(exchange, secret, plan, slots=slots, unsteady=unsteady)
-    _remember(sc, server, exchange)
+    server.register(spec.exchange, spec.secret, plan, slots=slots, unsteady=unsteady)
+    _remember(sc, server, spec.exchange)
     return spec
 
 
-def register_reports(
-    sc: Any, exchange: str, name: str, partitions: int, conf: ShuffleConf, codec: Codec
-) -> ExchangeSpec:
+def register_reports(sc: Any, spec: ExchangeSpec) -> ExchangeSpec:
     """Register a blocking exchange, whose tasks only report: figures, and where they hold rows."""
-    server, secret = server_of(sc, conf), secrets.token_bytes(32)
+    server, spec = _known(sc, spec)
 
     def refuse(stage: int, reason: str) -> None:
         if not pyspark_private.is_indeterminate(sc, stage):
             pyspark_private.cancel_stage(sc, stage, reason)
 
     def lost(run: int, partition: int, stage: int, reason: str) -> str:
-        executor = server.held.replace(sc, exchange, run, partition)
+        executor = server.held.replace(sc, spec.exchange, run, partition)
         if executor is None:
             pyspark_private.cancel_stage(sc, stage, reason)
         return executor or ""
 
-    server.register(
-        exchange,
-        secret,
-        None,
-        name,
-        "blocking",
-        tasks=partial(stage_tasks, sc),
-        fate=partial(pyspark_private.fate, sc),
-        done=_adviser(sc, partitions, conf),
-        refuse=refuse,
-        held=lambda stage, partition, stats: server.held.add(sc, exchange, stage, partition, stats),
+    asked = partial(stage_tasks, sc), partial(pyspark_private.fate, sc)
+    done = _adviser(sc, spec.partitions, spec.conf)
+    reported = Reported(spec.exchange, spec.name, "blocking", server.summaries, *asked, done, refuse)
+    server.register_reports(
+        spec.exchange,
+        spec.secret,
+        reported,
+        held=lambda stage, partition, stats: server.held.add(sc, spec.exchange, stage, partition, stats),
         lost=lost,
         active=partial(pyspark_private.is_active, sc),
     )
-    _remember(sc, server, exchange)
-    held = held_rows(sc, conf)
+    _remember(sc, server, spec.exchange)
+    held = held_rows(sc, spec.conf)
     if held is not None and held.service:
-        held = _served(sc, server, conf, held)
-    return ExchangeSpec(exchange, name, partitions, conf, codec, server.address, secret, held=held)
+        held = _served(sc, server, spec.conf, held)
+    return replace(spec, held=held)
 
 
 def _served(sc: Any, server: Rendezvous, conf: ShuffleConf, held: HeldRows) -> HeldRows:
@@ -147,11 +131,16 @@ def _served(sc: Any, server: Rendezvous, conf: ShuffleConf, held: HeldRows) -> H
             del _services[other]
         if about not in _services:
             _services[about] = f"held-{secrets.token_hex(8)}", secrets.token_bytes(32)
-            service, secret = _services[about]
-            server.register(service, secret, None, "file servers", "blocking")
-            _remember(sc, server, service)
+            server.register_servers(*_services[about])
+            _remember(sc, server, _services[about][0])
         service, secret = _services[about]
     return replace(held, service=service, secret=secret)
+
+
+def _known(sc: Any, spec: ExchangeSpec) -> tuple[Rendezvous, ExchangeSpec]:
+    """The rendezvous for an exchange, and the exchange with its address and a secret."""
+    server = server_of(sc, spec.conf)
+    return server, replace(spec, address=server.address, secret=secrets.token_bytes(32))
 
 
 def _adviser(sc: Any, partitions: int, conf: ShuffleConf) -> Callable[[RunSummary], None]:

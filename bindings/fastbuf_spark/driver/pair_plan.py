@@ -32,7 +32,7 @@ from fastbuf_spark.shipping import AsItIs, named
 from fastbuf_spark.spec import ExchangeSpec
 from fastbuf_spark.worker.blocks import RecordMapSide, RecordReduceSide
 from fastbuf_spark.worker.consumer import Consumer
-from fastbuf_spark.worker.pairs import Combine, InPlace, Sided
+from fastbuf_spark.worker.pairs import Combine, InPlace, MergeStage, Pairs, Sided
 from fastbuf_spark.worker.producer import Producer
 
 log = logging.getLogger("fastbuf_spark")
@@ -92,6 +92,18 @@ class PairShuffle:
         table = found.held_bytes(sc.getConf().get)
         return cls(name, sides, num_partitions, partition_func, mode, found, table)
 
+    def merged(
+        self, create: Callable[[Any], Any] | None, merge_value: Callable[..., Any], merge: Callable[..., Any]
+    ) -> RDD[Any]:
+        """The values of each key merged into one, before the shuffle and after it."""
+        combine = Combine(create, merge_value, self.table_bytes)
+        return self.run(combine, MergeStage(merge, 0, None, self.table_bytes, self.conf.spill_directory))
+
+    def grouped(self, finish: Callable[[Pairs], Pairs] | None = None) -> RDD[Any]:
+        """The values of each key, of several RDDs by their side; ``finish``: what becomes of the pairs."""
+        sides = len(self.sides) if len(self.sides) > 1 else 0
+        return self.run(stage=MergeStage(None, sides, finish, self.table_bytes, self.conf.spill_directory))
+
     def run(
         self,
         combine: Combine | None = None,
@@ -130,11 +142,11 @@ class PairShuffle:
             for side, source in enumerate(kept)
         ]
         sources = [rdd if source is None else source for source, rdd in zip(kept, self.sides, strict=True)]
-        exchange = secrets.token_hex(16)
+        spec = ExchangeSpec(secrets.token_hex(16), self.name, self.partitions, self.conf, codec)
         mode = choose(self.mode, self.conf.mode, lambda: preflight(sc, self.partitions))
         log.info("%s into %d partitions: mode='%s'", self.name, self.partitions, mode)
         if mode == "blocking":
-            spec = exchanges.register_reports(sc, exchange, self.name, self.partitions, self.conf, codec)
+            spec = exchanges.register_reports(sc, spec)
             tasks = [RecordMapSide(dataclasses.replace(spec, codec=own)) for own in codecs]
             sent = [
                 rdd.mapPartitions(named(pyspark_private.keyed(task), "fastbuf_map"))
@@ -144,20 +156,11 @@ class PairShuffle:
             reduce_side = named(RecordReduceSide(spec, stage), "fastbuf_reduce", flat=True)
             made = moved.mapPartitions(reduce_side, preservesPartitioning=True)
         else:
-            spec = exchanges.register(
-                sc,
-                exchange,
-                self.name,
-                self.partitions,
-                self.conf,
-                codec,
-                self._producers(sources, codecs),
-                self._unsteady(),
-            )
+            spec = exchanges.register(sc, spec, self._producers(sources, codecs), self._unsteady())
             requests = pyspark_private.numbers_of(sc, self.partitions, place)
             read = pyspark_private.jvm_rdd(requests)
             upstream.remember(sc, read, self.partitions + upstream.held_by_rdds(self.sides))
-            exchanges.lives_with(sc, exchange, read)
+            exchanges.lives_with(sc, spec.exchange, read)
             consumer = named(Consumer(spec, stage).records, "fastbuf_consumer", flat=True)
             made = requests.mapPartitions(consumer, preservesPartitioning=True)
         made.partitioner = partitioner

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import SchemaError
 from fastbuf_spark import pyspark_private
-from fastbuf_spark.codec import BatchCodec
 from fastbuf_spark.conf import MODES, ShuffleConf
 from fastbuf_spark.driver import exchanges, input_batches, upstream
 from fastbuf_spark.driver.checks import (
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+    from fastbuf_spark.schema import BatchFunction
 
 log = logging.getLogger("fastbuf_spark")
 
@@ -120,12 +119,17 @@ class Shuffle:
                 codec = dataclasses.replace(codec, shown=codec.bare())
         name = name or name_of(func)
         log.info("shuffle '%s' into %d partitions: mode='%s'", name, count, chosen)
-        exchange = _Exchange(df, func, schema, codec, count, conf, name)
+        spec = ExchangeSpec(secrets.token_hex(16), name, count, conf, codec, reduce_tasks=self.reduce_tasks or count)
         if chosen == "blocking":
-            made = _blocking(exchange, self.reduce_tasks or count, bool(self.obstacle))
+            made = _blocking(df, spec, func, schema, bool(self.obstacle))
         else:
-            made = _pipelined(exchange, varies)
+            made = _pipelined(df, spec, func, schema, varies)
         return dataclasses.replace(made, mode=chosen)
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of a task behind it that sorts its rows."""
+        return limits_of(self.spark, ShuffleConf.of(self.spark, self.conf))
 
     def moved(self, name: str = "") -> Staged:
         """The stage behind it whose rows are those in front of it."""
@@ -147,31 +151,12 @@ class Shuffle:
         return dataclasses.replace(made, frame=frame, schema=schema, head=Called(Chain((second,))), name="func")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Exchange:
-    """One planned shuffle of a DataFrame."""
-
-    df: DataFrame
-    func: BatchFunction
-    schema: StructType
-    codec: BatchCodec
-    num_partitions: int
-    conf: ShuffleConf
-    name: str
-    number: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
-
-    @property
-    def context(self) -> Any:
-        """The SparkContext."""
-        return self.df.sparkSession.sparkContext
-
-
-def _pipelined(exchange: _Exchange, varies: str) -> Staged:
-    df, codec, num_partitions, sc = exchange.df, exchange.codec, exchange.num_partitions, exchange.context
-    number, held = exchange.number, upstream.held_by_frame(df)
+def _pipelined(df: DataFrame, spec: ExchangeSpec, func: BatchFunction, schema: StructType, varies: str) -> Staged:
+    number, num_partitions, sc = spec.exchange, spec.partitions, df.sparkSession.sparkContext
+    held = upstream.held_by_frame(df)
+    codec: Any = spec.codec
     if codec.before is not None:
-        before: Any = AsItIs(sc, codec.before)
-        codec = dataclasses.replace(codec, before=before)
+        codec = dataclasses.replace(codec, before=AsItIs(sc, codec.before))
     folds: list[Fold | None] = []
 
     def folding(partitions: int | None, consumers: int) -> Fold | None:
@@ -200,10 +185,10 @@ def _pipelined(exchange: _Exchange, varies: str) -> Staged:
 
         return action
 
-    spec = exchanges.register(sc, number, exchange.name, num_partitions, exchange.conf, codec, producers, varies)
+    spec = exchanges.register(sc, dataclasses.replace(spec, codec=codec), producers, varies)
     frame = requests(df.sparkSession, num_partitions, num_partitions + held, number)
-    consumer = Consumer(spec, exchange.func)
-    return Staged(frame, exchange.schema, consumer, f"fastbuf_consumer_{number}", in_order=False, numbered=True)
+    consumer = Consumer(spec, func)
+    return Staged(frame, schema, consumer, f"fastbuf_consumer_{number}", in_order=False, numbered=True)
 
 
 def requests(spark: Any, num_partitions: int, held: int = 0, exchange: str = "") -> DataFrame:
@@ -248,19 +233,19 @@ def _obstacles(df: DataFrame, consumers: int, obstacle: str) -> list[str]:
     return found
 
 
-def _blocking(exchange: _Exchange, reduce_tasks: int, is_special: bool) -> Staged:
-    df, number = exchange.df, exchange.number
-    about = (number, exchange.name, exchange.num_partitions, exchange.conf, exchange.codec)
-    spec = ExchangeSpec(*about) if is_connect(df) else exchanges.register_reports(exchange.context, *about)
+def _blocking(df: DataFrame, spec: ExchangeSpec, func: BatchFunction, schema: StructType, is_special: bool) -> Staged:
+    number = spec.exchange
+    if not is_connect(df):
+        spec = exchanges.register_reports(df.sparkSession.sparkContext, spec)
     # Rows that come through Spark are read as they come, for one partition
-    tasks = reduce_tasks if spec.held else exchange.num_partitions
+    tasks = spec.reduce_tasks if spec.held else spec.partitions
     spec = dataclasses.replace(spec, reduce_tasks=tasks)
     descriptions = df.mapInArrow(named(MapSide(spec), f"fastbuf_map_{number}"), DESCRIBED)
     moved = descriptions.repartitionById(tasks, SECTION)
     if not is_special:  # a barrier stage has no union
         moved = of_unknown_size(moved)
-    head, name = ReduceSide(spec, exchange.func), f"fastbuf_reduce_{number}"
-    return Staged(moved, exchange.schema, head, name, in_order=False, numbered=spec.held is not None)
+    head, name = ReduceSide(spec, func), f"fastbuf_reduce_{number}"
+    return Staged(moved, schema, head, name, in_order=False, numbered=spec.held is not None)
 
 
 def of_unknown_size(df: DataFrame) -> DataFrame:

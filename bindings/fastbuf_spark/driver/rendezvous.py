@@ -31,7 +31,7 @@ from fastbuf_spark.driver.agreement import Agreement
 from fastbuf_spark.driver.barrier_run import BarrierRun
 from fastbuf_spark.driver.held import HeldRuns
 from fastbuf_spark.driver.reported import Figures, Reported
-from fastbuf_spark.driver.run import Run, RunPlan, StageTasks
+from fastbuf_spark.driver.run import Run, RunPlan
 from fastbuf_spark.driver.slots import Slots
 from fastbuf_spark.driver.summary import RunSummary
 from fastbuf_spark.messages import Unpacker
@@ -61,7 +61,7 @@ class StreamSide(Protocol):
 class _Exchange:
     secret: bytes
     plan: RunPlan | None
-    reported: Reported | None  # of modes without rendezvous, which have no plan
+    reported: Reported | None = None  # of modes without rendezvous, which have no plan
     slots: Slots | None = None
     held: Callable[[int, int, Figures], None] = lambda stage, partition, stats: None
     lost: Callable[[int, int, int, str], str] = lambda run, partition, stage, reason: ""
@@ -138,29 +138,32 @@ class Rendezvous:
         self,
         exchange: str,
         secret: bytes,
-        plan: RunPlan | None,
-        name: str = "",
-        mode: str = "pipelined",
+        plan: RunPlan,
         slots: Slots | None = None,
         unsteady: str = "",
-        tasks: Callable[[int], StageTasks | None] = lambda stage: None,
-        fate: Callable[[int, int], str | None] = lambda stage, attempt: "",
-        done: Callable[[RunSummary], None] = lambda summary: None,
-        refuse: Callable[[int, str], None] = lambda stage, reason: None,
+    ) -> None:
+        """Register an exchange, whose runs begin when consumers ask for partitions."""
+        self._exchanges[exchange] = _Exchange(secret, plan, slots=slots, agreement=Agreement(plan.name, unsteady))
+
+    def register_reports(
+        self,
+        exchange: str,
+        secret: bytes,
+        reported: Reported,
         held: Callable[[int, int, Figures], None] = lambda stage, partition, stats: None,
         lost: Callable[[int, int, int, str], str] = lambda run, partition, stage, reason: "",
         active: Callable[[str], bool] = lambda executor: False,
     ) -> None:
-        """Register an exchange; its runs begin when consumers ask for partitions, or without a plan as tasks tell."""
-        name = plan.name if plan else name
-        reported = None if plan else Reported(exchange, name, mode, self.summaries, tasks, fate, done, refuse)
-        self._exchanges[exchange] = _Exchange(
-            secret, plan, reported, slots, held, lost, active, Agreement(name, unsteady)
-        )
+        """Register a blocking exchange, whose runs are what its tasks tell."""
+        self._exchanges[exchange] = _Exchange(secret, None, reported, held=held, lost=lost, active=active)
+
+    def register_servers(self, service: str, secret: bytes) -> None:
+        """Register the name under which an application's file servers meet."""
+        self._exchanges[service] = _Exchange(secret, None)
 
     def register_stream(self, exchange: str, secret: bytes, stream: StreamSide) -> None:
         """Register a run of a stream, until it is forgotten."""
-        self._exchanges[exchange] = _Exchange(secret, None, None, stream=stream)
+        self._exchanges[exchange] = _Exchange(secret, None, stream=stream)
 
     def forget(self, exchanges: list[str]) -> None:
         """Remove exchanges that cannot run any more."""

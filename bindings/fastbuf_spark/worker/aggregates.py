@@ -6,7 +6,7 @@ order of their keys, and the rows of a key are merged into one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Context
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from fastbuf_spark.worker.runs import in_order
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+    from fastbuf_spark.schema import BatchFunction
 
 #: For each aggregation: what a producer computes of a column, and how several such results are merged; a mean needs two
 PARTS: dict[str, tuple[tuple[str, str], ...]] = {

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import BlockCorrupt, RecordTooLong, shorter_or_raise
@@ -23,7 +24,7 @@ from fastbuf_spark.worker.fetching import Fetcher
 from fastbuf_spark.worker.file_server import Finder
 from fastbuf_spark.worker.held import Description, HeldFile, Row, batches_of, root_of, run_of_task
 from fastbuf_spark.worker.serving import serving
-from fastbuf_spark.worker.task_input import Given
+from fastbuf_spark.worker.task_input import Given, task_context
 from fastbuf_spark.worker.watch import reported
 
 if TYPE_CHECKING:
@@ -152,34 +153,54 @@ class Staging:
 
 def _held_file(spec: ExchangeSpec) -> HeldFile:
     """The file of this map task."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None, "runs in a Spark task"
+    context = task_context()
     number = int(context.partitionId())
     root = root_of(spec.held.roots(), spec.exchange, number) if spec.held else ""
     return HeldFile(root, spec.sections, run_of_task(context), number)
 
 
-@contextlib.contextmanager
-def _writing(spec: ExchangeSpec, held: HeldFile, figures: Callable[[], dict[str, Any]]) -> Iterator[None]:
-    """While a map task's rows are written; at the end the driver knows where they are, if readers have to ask it."""
-    served = spec.held is not None and bool(spec.held.service)
+def _written(
+    spec: ExchangeSpec,
+    held: HeldFile,
+    steps: Iterable[None],
+    records: Callable[[], int],
+    digest: Callable[[], bytes],
+) -> Iterator[Iterator[Row]]:
+    """What Spark gets of a map task while ``steps`` write to its file, and at the end.
+
+    At its end the driver knows which file server has the file, if readers have to ask for it.
+    """
+    told: dict[str, Any] = {}
+    figures = lambda: {"records": records(), **held.figures(), **told}  # noqa: E731
+    server = Finder(spec) if spec.held is not None and spec.held.service else None
     try:
-        with reported(spec, "producer", figures, needed=served) as tell:
+        with reported(spec, "producer", figures, needed=server is not None) as tell:
 
             def opened() -> None:
-                if served:
-                    Finder(spec).start()
+                if server is not None:
+                    server.start()
                 tell()
 
             held.on_open = opened
-            yield
-            if served and held.has_file:
-                held.server = Finder(spec).found()
-    except BaseException:  # of a task that is killed in the middle too
+            for _ in steps:
+                yield held.ready()
+            placed = digest()
+            told["digest"] = placed.hex()
+            yield held.close(placed)
+            if server is not None and held.has_file:
+                held.server = server.found()
+    except BaseException:  # a task that is killed in the middle too
         held.abandon()
         raise
+
+
+@contextlib.contextmanager
+def _read(spec: ExchangeSpec) -> Iterator[tuple[dict[str, int], Fetcher]]:
+    """While the block runs, its figures are told: it counts records and bytes.  And what gives it blocks."""
+    counts, begin = {"records": 0, "bytes": 0}, time.monotonic()
+    about = lambda: {**counts, "elapsed": time.monotonic() - begin}  # noqa: E731
+    with reported(spec, "consumer", about), Fetcher(spec, task_context().partitionId()) as fetcher:
+        yield counts, fetcher
 
 
 @dataclass(frozen=True)
@@ -194,16 +215,15 @@ class MapSide:
         held = _held_file(self.spec)
         turn = held.number % self.spec.partitions
         staging = Staging(codec, self.spec.partitions, held, conf.memory_bytes, conf.max_record_bytes, turn)
-        told: dict[str, Any] = {}
-        figures = lambda: {"records": staging.records, **held.figures(), **told}  # noqa: E731
-        with _writing(self.spec, held, figures):
+
+        def steps() -> Iterator[None]:
             for batch in codec.items(source):
                 staging.add(batch)
-                yield from batches_of(held.ready())
+                yield
             staging.close()
-            digest = staging.digest()
-            told["digest"] = digest.hex()
-            yield from batches_of(held.close(digest))
+
+        for rows in _written(self.spec, held, steps(), lambda: staging.records, staging.digest):
+            yield from batches_of(rows)
 
 
 @dataclass(frozen=True)
@@ -215,9 +235,7 @@ class ReduceSide:
 
     def batches(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """See :class:`fastbuf_spark.worker.chains.Head`."""
-        counts, begin = {"records": 0, "bytes": 0}, time.monotonic()
-        about = lambda: {**counts, "elapsed": time.monotonic() - begin}  # noqa: E731
-        with reported(self.spec, "consumer", about), Fetcher(self.spec, _task_number()) as fetcher:
+        with _read(self.spec) as (counts, fetcher):
             for blocks in _partitions(self.spec, source, fetcher):
                 given = Given()
                 yield from self.func(given.items(self._decoded(blocks, counts, fetcher)))
@@ -261,7 +279,7 @@ def _partitions(spec: ExchangeSpec, source: Iterable[pa.RecordBatch], fetcher: F
         yield fetcher.blocks(described)
         return
     files = list(described)
-    section = files[0].section if files else _task_number() % spec.sections.tasks
+    section = files[0].section if files else task_context().partitionId() % spec.sections.tasks
     for partition in spec.sections.range(section):
         with serving(partition):
             yield fetcher.blocks(files, partition)
@@ -282,16 +300,13 @@ class RecordMapSide:
         held = _held_file(self.spec)
         reading = codec.reading(group_bytes=max(LEAST_BLOCK_BYTES, min(GROUP_BYTES, conf.memory_bytes // partitions)))
         totals = np.zeros(partitions, np.int64)
-        told: dict[str, Any] = {}
-        figures = lambda: {"records": reading.rows, **held.figures(), **told}  # noqa: E731
-        with _writing(self.spec, held, figures):
-            for partition, group in reading.items(source):
-                totals[partition] += codec.count((partition, group))
-                held.write(partition, serializer.dumps((group,)))
-                yield from held.ready()
-            digest = placing_digest(totals, reading.proof)
-            told["digest"] = digest.hex()
-            yield from held.close(digest)
+
+        def write(item: tuple[int, Any]) -> None:
+            totals[item[0]] += codec.count(item)
+            held.write(item[0], serializer.dumps((item[1],)))
+
+        steps, digest = map(write, reading.items(source)), lambda: placing_digest(totals, reading.proof)
+        return chain.from_iterable(_written(self.spec, held, steps, lambda: reading.rows, digest))
 
 
 @dataclass(frozen=True)
@@ -302,9 +317,7 @@ class RecordReduceSide:
     func: Callable[[Iterator[Any]], Iterable[Any]] = iter
 
     def __call__(self, source: Iterable[bytes]) -> Iterator[Any]:
-        counts, begin = {"records": 0, "bytes": 0}, time.monotonic()
-        about = lambda: {**counts, "elapsed": time.monotonic() - begin}  # noqa: E731
-        with reported(self.spec, "consumer", about), Fetcher(self.spec, _task_number()) as fetcher:
+        with _read(self.spec) as (counts, fetcher):
             yield from self.func(self._lists(source, counts, fetcher))
 
     def _lists(self, source: Iterable[bytes], counts: dict[str, int], fetcher: Fetcher) -> Iterator[bytes | list[Any]]:
@@ -324,12 +337,3 @@ class RecordReduceSide:
 def placing_digest(totals: np.ndarray, keys: int) -> bytes:
     """What attempts of a map task have in common if they place the same rows: rows of each partition, sum of keys."""
     return blake2b(totals.tobytes() + (keys & (1 << 64) - 1).to_bytes(8, "little"), digest_size=8).digest()
-
-
-def _task_number() -> int:
-    """The partition of this task, as Spark numbers it."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None, "runs in a Spark task"
-    return int(context.partitionId())

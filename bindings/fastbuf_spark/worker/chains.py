@@ -13,7 +13,7 @@ from fastbuf_spark.worker.task_input import Given
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+    from fastbuf_spark.schema import BatchFunction
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,11 @@ group the left side's rows come first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastbuf_spark.pyspark_private import guarded
 from fastbuf_spark.worker.groups import Group
 from fastbuf_spark.worker.order import flags
-from fastbuf_spark.worker.pandas_verbs import Frames, PandasRules, Results
-from fastbuf_spark.worker.verbs import conform_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,9 +60,9 @@ class Sides:
         Position of the column that says to which side a row belongs: False is left.
     """
 
-    def __init__(self, side: int, left: Place, right: Place) -> None:
+    def __init__(self, side: int, places: tuple[Place, Place]) -> None:
         self._side = side
-        self._places = (left, right)
+        self._places = places
         self._piece: Any = None
         self._shown: list[pa.Table] = []
         self._counts: list[Any] = []
@@ -118,58 +114,3 @@ def _before(chosen: np.ndarray) -> np.ndarray:
     counts: np.ndarray = np.zeros(len(chosen) + 1, np.int32)
     np.cumsum(chosen, dtype=np.int32, out=counts[1:])
     return counts
-
-
-@dataclass(frozen=True)
-class ArrowPairVerb:
-    """``cogroup(...).apply_in_arrow``."""
-
-    func: Callable[..., Any]
-    with_key: bool
-    schema: pa.Schema
-    by_name: bool
-    side: int
-    places: tuple[Place, Place]
-
-    def caller(self) -> Callable[[Group], Iterable[pa.Table]]:
-        func, sides = guarded(self.func), Sides(self.side, *self.places)
-
-        def call(group: Group) -> Iterable[pa.Table]:
-            tables = sides.tables(group)
-            made = func(group.key(), *tables) if self.with_key else func(*tables)
-            return (conform_table(made, self.schema, self.by_name, self.func),)
-
-        return call
-
-
-@dataclass(frozen=True)
-class PandasPairVerb:
-    """``cogroup(...).apply_in_pandas``."""
-
-    func: Callable[..., Any]
-    with_key: bool
-    rules: PandasRules
-    side: int
-    places: tuple[Place, Place]
-
-    def caller(self) -> Callable[[Group], Iterable[pa.Table]]:
-        return _PandasPairs(self)
-
-
-class _PandasPairs:
-    def __init__(self, verb: PandasPairVerb) -> None:
-        self._func = guarded(verb.func)
-        self._with_key = verb.with_key
-        self._sides = Sides(verb.side, *verb.places)
-        self._frames = (Frames(verb.rules), Frames(verb.rules))
-        self._results = Results(verb.rules, verb.func)
-
-    def __call__(self, group: Group) -> Iterable[pa.Table]:
-        sides = self._sides.of(group)
-        frames = [frames.whole(side, False)[0] for frames, side in zip(self._frames, sides, strict=True)]
-        made = self._func(self._frames[0].key(group), *frames) if self._with_key else self._func(*frames)
-        return self._results.add(made)
-
-    def rest(self) -> Iterable[pa.Table]:
-        """The results that were held back."""
-        return self._results.rest()

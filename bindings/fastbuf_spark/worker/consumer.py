@@ -20,7 +20,7 @@ from fastbuf_spark.worker.chains import Chain
 from fastbuf_spark.worker.control import REASON_WAIT_S, Control, StageFailed, words
 from fastbuf_spark.worker.held import EXECUTION
 from fastbuf_spark.worker.memory import environment
-from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
+from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput, task_context
 from fastbuf_spark.worker.watch import Outlet, TaskClock, Watch, state_of, times
 
 if TYPE_CHECKING:
@@ -105,55 +105,39 @@ class Consumer:
             yield from self._one(task_input, partition)
 
     def _one(self, task_input: TaskInput, partition: int) -> Iterator[Any]:
-        from pyspark import TaskContext
-
         spec, conf = self.spec, self.spec.conf
-        context = TaskContext.get()
-        assert context is not None, "runs in a Spark task"
+        context = task_context()
+        scope, parent = context.getLocalProperty(EXECUTION) or "", int(context.getLocalProperty(EPOCH) or 0)
+        join = Join(context.stageId(), partition, context.taskAttemptId(), scope, parent, of_action(context))
         with spec.connect() as control:
-            control.watch = task_input.look
-            scope, parent = context.getLocalProperty(EXECUTION) or "", int(context.getLocalProperty(EPOCH) or 0)
-            join = Join(context.stageId(), partition, context.taskAttemptId(), scope, parent, of_action(context))
-            epoch = control.ask(join, conf.stall_timeout + 5).epoch
-            with environment(spec.conf) as env:
-                host, port = env.listen(host=control.local_host, ports=(conf.port_min, conf.port_max))
-                gate = env.create_input_gate(
-                    spec.codec.serializer(conf.checksum),
-                    channels=None,
-                    epoch=epoch,
-                    secret=data_secret(spec.secret, epoch),
-                    config=conf.exchange(),
-                )
-                # Closed in any case, after an error or when a limit is satisfied: the driver tells producers of errors
-                with contextlib.closing(gate):
-                    control.send(Ready(host, port, gate.gate_id))
-                    received, given, clock, outlet = Received(), Given(), TaskClock(), Outlet(task_input)
+            with listening(spec, control, task_input, join) as (_, gate, _):
+                received, given, clock, outlet = Received(), Given(), TaskClock(), Outlet(task_input)
 
-                    vitals = Vitals() if conf.monitor else None
+                vitals = Vitals() if conf.monitor else None
 
-                    def figures() -> dict[str, Any]:
-                        known = vitals.figures() if vitals is not None else {}
-                        figures = {**gate.stats(), **gate.gauges(), **times(clock, gate.activity())}
-                        return {**figures, "records": received.records, **outlet.figures(), **known}
+                def figures() -> dict[str, Any]:
+                    known = vitals.figures() if vitals is not None else {}
+                    figures = {**gate.stats(), **gate.gauges(), **times(clock, gate.activity())}
+                    return {**figures, "records": received.records, **outlet.figures(), **known}
 
-                    def look() -> str:
-                        outlet.look()
-                        return state_of(clock, gate.activity())
+                def look() -> str:
+                    outlet.look()
+                    return state_of(clock, gate.activity())
 
-                    try:
-                        with Watch(control, figures, look, vitals) if vitals is not None else contextlib.nullcontext():
-                            made = self.func(given.items(self._received(control, task_input, gate, received, clock)))
-                            yield from clock.giving(made) if gate.serializer.kind == "columnar" else made
-                        given.check()
-                    except InputLost:
-                        raise  # treat it like a task whose rows nobody reads: the driver sees this connection close
-                    except Exception as error:
-                        broken = given.error is not None  # else it is the function's own, whatever its type
-                        better = explained(control, error, broken, ConsumerFailed) or error
-                        if better is not error:
-                            raise better from None if isinstance(error, ExchangeAborted) else error
-                        raise
-                    stats = plain(ended(figures()))
+                try:
+                    with Watch(control, figures, look, vitals) if vitals is not None else contextlib.nullcontext():
+                        made = self.func(given.items(self._received(control, task_input, gate, received, clock)))
+                        yield from clock.giving(made) if gate.serializer.kind == "columnar" else made
+                    given.check()
+                except InputLost:
+                    raise  # treat it like a task whose rows nobody reads: the driver sees this connection close
+                except Exception as error:
+                    broken = given.error is not None  # else it is the function's own, whatever its type
+                    better = explained(control, error, broken, ConsumerFailed) or error
+                    if better is not error:
+                        raise better from None if isinstance(error, ExchangeAborted) else error
+                    raise
+                stats = plain(ended(figures()))
             control.send(ConsumerDone(stats))
 
     def _received(
@@ -188,6 +172,32 @@ class Consumer:
                     f"nothing came for {self.spec.conf.stall_timeout:g} s (stall_timeout) though all producers ended: "
                     f"{gate.describe_stall()}"
                 )
+
+
+@contextlib.contextmanager
+def listening(
+    spec: ExchangeSpec, control: Control, task_input: TaskInput, join: Join, channels: int | None = None
+) -> Iterator[tuple[Any, Any, int]]:
+    """The environment, gate and epoch of a task that has asked for a partition; its gate listens.
+
+    ``channels``: of the gate, where it is known how many producers there are.
+    """
+    conf = spec.conf
+    control.watch = task_input.look
+    epoch = control.ask(join, conf.stall_timeout + 5).epoch
+    with environment(conf) as env:
+        host, port = env.listen(host=control.local_host, ports=(conf.port_min, conf.port_max))
+        gate = env.create_input_gate(
+            spec.codec.serializer(conf.checksum),
+            channels=channels,
+            epoch=epoch,
+            secret=data_secret(spec.secret, epoch),
+            config=conf.exchange(),
+        )
+        # Closed in any case, after an error or when a limit is satisfied: the driver tells producers of errors
+        with contextlib.closing(gate):
+            control.send(Ready(host, port, gate.gate_id))
+            yield env, gate, epoch
 
 
 def of_action(context: Any) -> dict[str, str]:

@@ -195,7 +195,7 @@ class Finder:
             "tls": asdict(tls) if tls else None,
         }
         process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, NAME],
+            [sys.executable, "-P", "-c", _PROGRAM, NAME],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf_spark import pyspark_private
 from fastbuf_spark.pyspark_private import guarded
 from fastbuf_spark.results import about, each, hints_lack
+from fastbuf_spark.worker.cogroups import Place, Sides
 from fastbuf_spark.worker.groups import Group
 
 if TYPE_CHECKING:
@@ -47,36 +48,43 @@ class PandasRules:
 
 @dataclass(frozen=True)
 class PandasVerb:
-    """``apply_in_pandas`` with one input; see :class:`~fastbuf_spark.worker.verbs.ArrowVerb`."""
+    """``apply_in_pandas``; see :class:`~fastbuf_spark.worker.verbs.ArrowVerb`."""
 
     func: Callable[..., Any]
     with_key: bool
     streams: bool
     rules: PandasRules
+    sides: tuple[int, tuple[Place, Place]] | None = None
 
     def caller(self) -> Callable[[Group], Iterable[pa.Table]]:
-        frames, results = Frames(self.rules), Results(self.rules, self.func)
-        return Calls(guarded(self.func), self.with_key, self.streams, frames, results)
+        return Calls(self)
 
 
 class Calls:
     """Calls the function for one group after the other; small results are kept and converted with later ones."""
 
-    def __init__(
-        self, func: Callable[..., Any], with_key: bool, streams: bool, frames: Frames, results: Results
-    ) -> None:
-        self._func = func
-        self._with_key = with_key
-        self._streams = streams
-        self._frames = frames
-        self._results = results
+    def __init__(self, verb: PandasVerb) -> None:
+        self._func = guarded(verb.func)
+        self._with_key = verb.with_key
+        self._streams = verb.streams
+        self._frames = Frames(verb.rules)
+        self._right = Frames(verb.rules)  # of a cogroup
+        self._sides = None if verb.sides is None else Sides(*verb.sides)
+        self._results = Results(verb.rules, verb.func)
 
     def __call__(self, group: Group) -> Iterable[pa.Table]:
         if self._streams:
             return self._streamed(group)
-        frame, key = self._frames.whole(group, self._with_key)
-        made = self._func(key, frame) if self._with_key else self._func(frame)
-        del frame
+        if self._sides is None:
+            frame, key = self._frames.whole(group, self._with_key)
+            given = [frame]
+            del frame
+        else:
+            pairs = zip((self._frames, self._right), self._sides.of(group), strict=True)
+            given = [frames.whole(side, False)[0] for frames, side in pairs]
+            key = self._frames.key(group) if self._with_key else ()
+        made = self._func(key, *given) if self._with_key else self._func(*given)
+        del given
         return self._results.add(made)
 
     def _streamed(self, group: Group) -> Iterator[pa.Table]:

@@ -3,51 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fastbuf_spark.pyspark_private import guarded
 from fastbuf_spark.results import each, one
 from fastbuf_spark.worker.groups import Group
-from fastbuf_spark.worker.verbs import conform_table
+from fastbuf_spark.worker.verbs import ArrowVerb, conform_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 @dataclass(frozen=True)
-class PolarsVerb:
-    """``apply_in_polars``; see :class:`~fastbuf_spark.worker.verbs.ArrowVerb`."""
+class PolarsVerb(ArrowVerb):
+    """``apply_in_polars``."""
 
-    func: Callable[..., Any]
-    with_key: bool
-    streams: bool
-    schema: pa.Schema
-    by_name: bool
+    def key(self, group: Group) -> tuple[Any, ...]:
+        return tuple(value.as_py() for value in group.key())
 
-    def caller(self) -> Callable[[Group], Iterable[pa.Table]]:
-        import polars as pl
-
-        func = guarded(self.func)
-
-        def whole(group: Group) -> Iterable[pa.Table]:
-            frame = pl.from_arrow(group.table())
-            return (self._table(func(_key(group), frame) if self.with_key else func(frame)),)
-
-        return partial(self._streamed, func) if self.streams else whole
-
-    def _streamed(self, func: Callable[..., Any], group: Group) -> Iterator[pa.Table]:
+    def given(self, rows: pa.Table | pa.RecordBatch) -> Any:
         import polars as pl
         import pyarrow as pa
 
-        frames = (pl.from_arrow(pa.Table.from_batches([batch])) for batch in group.batches())
-        made = func(_key(group), frames) if self.with_key else func(frames)
-        for frame in each(self.func, made, (pl.DataFrame, pl.LazyFrame)):
-            yield self._table(frame)
+        return pl.from_arrow(rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows]))
 
-    def _table(self, made: Any) -> pa.Table:
+    def several(self, made: Any) -> Iterator[Any]:
+        import polars as pl
+
+        return each(self.func, made, (pl.DataFrame, pl.LazyFrame))
+
+    def table(self, made: Any) -> pa.Table:
         """A frame converted to the declared schema: polars has its own types for texts, lists and counts."""
         import polars as pl
         import pyarrow as pa
@@ -63,10 +49,6 @@ class PolarsVerb:
                     column = column.cast(self.schema.field(at).type)
             columns.append(column)
         return conform_table(pa.table(columns, names=table.schema.names), self.schema, self.by_name, self.func)
-
-
-def _key(group: Group) -> tuple[Any, ...]:
-    return tuple(value.as_py() for value in group.key())
 
 
 def _same_but_for_width(given: pa.DataType, wanted: pa.DataType) -> bool:

@@ -19,7 +19,7 @@ from fastbuf_spark.wire import data_secret
 from fastbuf_spark.worker.consumer import explained
 from fastbuf_spark.worker.control import Control, words
 from fastbuf_spark.worker.memory import environment
-from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
+from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput, task_context
 from fastbuf_spark.worker.watch import TaskClock, Watch, state_of, times
 
 if TYPE_CHECKING:
@@ -59,10 +59,7 @@ class Producer:
         return task_input.wanted(self._run(source, task_input) for _ in range(1))
 
     def _run(self, source: Iterable[Any], task_input: TaskInput) -> tuple[int, int]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None, "runs in a Spark task"
+        context = task_context()
         partition, attempt = context.partitionId(), context.taskAttemptId()
         task_input.hurry()
         with self.spec.connect() as control:

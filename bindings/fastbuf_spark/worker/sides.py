@@ -7,7 +7,7 @@ rows say what a task is to read; and for inputs without functions, for which not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -20,7 +20,7 @@ from fastbuf_spark.schema import conform, within_precision
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+    from fastbuf_spark.schema import BatchFunction
 
 
 @dataclass(frozen=True)

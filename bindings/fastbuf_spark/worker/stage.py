@@ -19,14 +19,13 @@ from typing import Any
 from fastbuf.errors import ConfigError, ExchangeAborted, PreflightError
 from fastbuf_spark.codec import RecordCodec, own_partition_func
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.protocol import Abort, ConsumerDone, Join, Ready, Stop, Targets, Watch
+from fastbuf_spark.protocol import Abort, ConsumerDone, Join, Stop, Targets, Watch
 from fastbuf_spark.pyspark_private import active_context
 from fastbuf_spark.shipping import Shipped
 from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.wire import data_secret
-from fastbuf_spark.worker.consumer import POLL_S, Received, explained
+from fastbuf_spark.worker.consumer import POLL_S, Received, explained, listening
 from fastbuf_spark.worker.control import Control
-from fastbuf_spark.worker.memory import environment
 from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
 from fastbuf_spark.worker.watch import EVERY_S, Regularly
 
@@ -58,55 +57,45 @@ class FusedTask:
                 f"use num_partitions={tasks}, or fbs.partition_by, which takes any number"
             )
         task_input, given = TaskInput.of_task(), Given()
-        with spec.connect() as control:
-            control.watch = task_input.look
-            attempt = context.taskAttemptId()
-            epoch = control.ask(Join(context.stageId(), partition, attempt), conf.stall_timeout + 5).epoch
-            secret, config = data_secret(spec.secret, epoch), conf.exchange()
-            with environment(spec.conf) as env:
-                host, port = env.listen(host=control.local_host, ports=(conf.port_min, conf.port_max))
-                gate = env.create_input_gate(
-                    spec.codec.serializer(conf.checksum), channels=tasks, epoch=epoch, secret=secret, config=config
-                )
-                with contextlib.closing(gate):  # the driver reports errors, and so does the writer's end
-                    control.send(Ready(host, port, gate.gate_id))
-                    targets = control.expect(Targets, timeout=conf.stall_timeout + 5).targets
-                    sender = spec.codec.sender(tasks, range(tasks), partition)
-                    writer = env.create_result_partition(
-                        spec.codec.serializer(conf.checksum),
-                        # Data that a task sends to itself is read in place
-                        [gate if i == partition else target for i, target in enumerate(targets)],
-                        channel=partition,
-                        epoch=epoch,
-                        secret=secret,
-                        selector=sender.selector,
-                        config=config,
-                        on_peer_loss="error",
-                    )
-                    pump = _Pump(control, spec, gate, writer, sender.items(task_input.whole(source)), task_input)
-                    try:
-                        with Regularly(pump.tell, EVERY_S, EVERY_S) if conf.monitor else contextlib.nullcontext():
-                            yield from self.func(given.items(pump.received()))
-                            given.check()
-                            pump.finish()
-                    except GeneratorExit:
-                        # Nobody reads this task's output any more; the other tasks still need its rows.  If its input
-                        # is lost too, the driver sees this connection close, and tells them
-                        with contextlib.suppress(Exception):
-                            pump.finish()
-                        raise
-                    except _Stopped:
-                        return
-                    except Exception as error:
-                        if task_input.hung_up:
-                            # There was no error here.  The driver knows whether this is fine, as above
-                            raise InputLost from error
-                        better = explained(control, error)
-                        if better is None:
-                            return
-                        if better is not error:
-                            raise better from error
-                        raise
+        join = Join(context.stageId(), partition, context.taskAttemptId())
+        with spec.connect() as control, listening(spec, control, task_input, join, tasks) as (env, gate, epoch):
+            targets = control.expect(Targets, timeout=conf.stall_timeout + 5).targets
+            sender = spec.codec.sender(tasks, range(tasks), partition)
+            writer = env.create_result_partition(
+                spec.codec.serializer(conf.checksum),
+                # Data that a task sends to itself is read in place
+                [gate if i == partition else target for i, target in enumerate(targets)],
+                channel=partition,
+                epoch=epoch,
+                secret=data_secret(spec.secret, epoch),
+                selector=sender.selector,
+                config=conf.exchange(),
+                on_peer_loss="error",
+            )
+            pump = _Pump(control, spec, gate, writer, sender.items(task_input.whole(source)), task_input)
+            try:
+                with Regularly(pump.tell, EVERY_S, EVERY_S) if conf.monitor else contextlib.nullcontext():
+                    yield from self.func(given.items(pump.received()))
+                    given.check()
+                    pump.finish()
+            except GeneratorExit:
+                # Nobody reads this task's output any more; the other tasks still need its rows.  If its input
+                # is lost too, the driver sees this connection close, and tells them
+                with contextlib.suppress(Exception):
+                    pump.finish()
+                raise
+            except _Stopped:
+                return
+            except Exception as error:
+                if task_input.hung_up:
+                    # There was no error here.  The driver knows whether this is fine, as above
+                    raise InputLost from error
+                better = explained(control, error)
+                if better is None:
+                    return
+                if better is not error:
+                    raise better from error
+                raise
 
 
 class _Pump:
@@ -238,8 +227,8 @@ class ShuffleStage:
             raise PreflightError(str(stopped))
         codec = RecordCodec(num_partitions, key or itemgetter(0), own_partition_func(partition_func))
         conf = conf.checked_on(str(sc.master)) if conf else ShuffleConf.from_context(sc)
-        spec = exchanges.register(sc, secrets.token_hex(16), "ShuffleStage", num_partitions, conf, codec, None)
-        self._task = FusedTask(spec, iter)
+        spec = ExchangeSpec(secrets.token_hex(16), "ShuffleStage", num_partitions, conf, codec)
+        self._task = FusedTask(exchanges.register(sc, spec, None), iter)
 
     def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
         """Called by Spark, in each task of the barrier stage."""

@@ -27,6 +27,15 @@ SIOCOUTQNSD = 0x894B  #: of Linux (include/uapi/linux/sockios.h): bytes that TCP
 LOOK_S = 0.5  #: interval to check whether Spark still needs a task that is waiting
 
 
+def task_context() -> Any:
+    """Of the task that calls this."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "runs in a Spark task"
+    return context
+
+
 class InputLost(FastbufError, ConnectionError):
     """Spark closed the connection before the end of the task's input."""
 

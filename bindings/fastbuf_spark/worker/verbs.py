@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastbuf_spark.errors import ResultError
 from fastbuf_spark.pyspark_private import guarded
 from fastbuf_spark.results import about, each, one
+from fastbuf_spark.worker.cogroups import Place, Sides
 from fastbuf_spark.worker.groups import Group
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ class ArrowVerb:
         Schema of the result.
     by_name
         Whether result columns are matched by name; else by position.
+    sides
+        Of a cogroup, whose function takes two tables: see :class:`~fastbuf_spark.worker.cogroups.Sides`.
     """
 
     func: Callable[..., Any]
@@ -37,22 +39,40 @@ class ArrowVerb:
     streams: bool
     schema: pa.Schema
     by_name: bool
+    sides: tuple[int, tuple[Place, Place]] | None = None
 
     def caller(self) -> Callable[[Group], Iterable[pa.Table]]:
-        func, with_key, schema, by_name = guarded(self.func), self.with_key, self.schema, self.by_name
+        func, sides = guarded(self.func), None if self.sides is None else Sides(*self.sides)
 
-        def whole(group: Group) -> Iterable[pa.Table]:
-            made = func(group.key(), group.table()) if with_key else func(group.table())
-            return (conform_table(made, schema, by_name, self.func),)
+        def given(group: Group) -> Iterable[Any]:
+            if sides is not None:
+                return sides.tables(group)
+            return (map(self.given, group.batches()) if self.streams else self.given(group.table()),)
 
-        return partial(self._streamed, func) if self.streams else whole
+        def call(group: Group) -> Iterable[pa.Table]:
+            made = func(self.key(group), *given(group)) if self.with_key else func(*given(group))
+            return map(self.table, self.several(made) if self.streams else (made,))
 
-    def _streamed(self, func: Callable[..., Any], group: Group) -> Iterator[pa.Table]:
+        return call
+
+    def key(self, group: Group) -> tuple[Any, ...]:
+        """The key as the function takes it."""
+        return group.key()
+
+    def given(self, rows: pa.Table | pa.RecordBatch) -> Any:
+        """Rows as the function takes them."""
+        return rows
+
+    def several(self, made: Any) -> Iterator[Any]:
+        """What a function of iterators gave, one after the other."""
         import pyarrow as pa
 
-        made = func(group.key(), group.batches()) if self.with_key else func(group.batches())
-        for batch in each(self.func, made, pa.RecordBatch, Iterator):
-            yield conform_table(pa.Table.from_batches([batch]), self.schema, self.by_name, self.func)
+        batches = each(self.func, made, pa.RecordBatch, Iterator)
+        return (pa.Table.from_batches([batch]) for batch in batches)
+
+    def table(self, made: Any) -> pa.Table:
+        """What the function gave, checked."""
+        return conform_table(made, self.schema, self.by_name, self.func)
 
 
 def conform_table(made: Any, schema: pa.Schema, by_name: bool, func: Callable[..., Any]) -> pa.Table:

@@ -18,7 +18,7 @@ from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.worker.control import Control, Unreached, words
 from fastbuf_spark.worker.held import HeldRowsLost
 from fastbuf_spark.worker.memory import addresses_left, one_heap_for_all_threads
-from fastbuf_spark.worker.task_input import TaskInput
+from fastbuf_spark.worker.task_input import TaskInput, task_context
 
 log = logging.getLogger("fastbuf_spark")
 
@@ -235,10 +235,7 @@ def reported(
     process.  The block gets a function that tells the figures at once.  A map task waits at its end until the driver
     has heard it, since the driver compares it with earlier attempts.
     """
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None, "runs in a Spark task"
+    context = task_context()
     report = partial(protocol.Report, side, context.partitionId(), context.stageId(), context.taskAttemptId())
     address = spec.address
     if address is None:

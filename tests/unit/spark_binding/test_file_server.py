@@ -203,7 +203,7 @@ def test_a_reader_that_loses_its_place_goes_on_where_it_was(hosts: Hosts, monkey
             found += [bytes(next(rest)) for _ in range(5)]
         found += map(bytes, rest)
     assert sorted(found) == hosts.partition(0)
-    assert len([each for each in server._readers if each.admitted]) <= 1
+    assert len([each for each in list(server._readers) if each.admitted]) <= 1
 
 
 def test_who_does_not_know_the_secret_gets_nothing(hosts: Hosts) -> None:
@@ -373,7 +373,7 @@ class Executor:
         pid = self.process.pid
         monkeypatch.setattr(file_server, "executor_process", lambda: (pid, int(file_server._stat(pid)[19])))
         self.driver = Rendezvous()
-        self.driver.register(SERVICE, SECRET, None)
+        self.driver.register_servers(SERVICE, SECRET)
         codec: Any = None
         conf = ShuffleConf()
         self.spec = ExchangeSpec(EXCHANGE, "x", PARTITIONS, conf, codec, self.driver.address, SECRET, held=HELD)

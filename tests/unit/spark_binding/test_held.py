@@ -17,6 +17,8 @@ import pytest
 from fastbuf.errors import BlockCorrupt, ResourceError
 from fastbuf.serializers.block import MAGIC as BLOCK_MAGIC
 from fastbuf_spark import pyspark_private
+from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.driver import checks
 from fastbuf_spark.driver.held import SWEEP_S, HeldRuns
 from fastbuf_spark.protocol import Files, FromDriver, Remove, Serves
 from fastbuf_spark.worker import held
@@ -199,6 +201,39 @@ def test_several_directories_are_dealt_by_task(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("SPARK_LOCAL_DIRS")
     with pytest.raises(ResourceError, match=r"SPARK_LOCAL_DIRS is not set.*spark.fastbuf.fileServers=false"):
         HeldRows("", "service").roots()
+
+
+@pytest.mark.parametrize(
+    ("master", "settings", "conf", "wanted"),
+    [
+        ("local[4]", {}, {}, HeldRows("/driver")),
+        ("local[4]", {}, {"held_directory": "/ram"}, HeldRows("/ram")),
+        ("local-cluster[2,1,1024]", {"spark.shuffle.service.enabled": "true"}, {}, HeldRows("/driver")),
+        ("local[4]", {"spark.io.encryption.enabled": "true"}, {}, None),
+        ("yarn", {"spark.io.encryption.enabled": "true"}, {"held_directory": "/shared"}, None),
+        ("yarn", {}, {}, HeldRows("", "still to come")),
+        ("yarn", {}, {"held_directory": "/ram"}, HeldRows("/ram", "still to come")),
+        ("yarn", {"spark.shuffle.manager": "tungsten-sort"}, {}, HeldRows("", "still to come")),
+        ("yarn", {"spark.decommission.enabled": "true"}, {}, HeldRows("", "still to come")),
+        ("yarn", {}, {"file_servers": False}, None),
+        ("yarn", {}, {"file_servers": False, "held_directory": "/shared"}, HeldRows("/shared")),
+        ("yarn", {"spark.shuffle.service.enabled": "true"}, {}, None),
+        ("yarn", {"spark.shuffle.service.enabled": "true"}, {"held_directory": "/shared"}, HeldRows("/shared")),
+        ("k8s://x", {"spark.storage.decommission.enabled": "true"}, {}, None),
+        ("k8s://x", {"spark.shuffle.manager": "org.apache.spark.shuffle.celeborn.SparkShuffleManager"}, {}, None),
+        ("k8s://x", {"spark.shuffle.sort.io.plugin.class": "KubernetesLocalDiskShuffleDataIO"}, {}, None),
+    ],
+)
+def test_where_rows_are_held(
+    master: str,
+    settings: dict[str, str],
+    conf: dict[str, Any],
+    wanted: HeldRows | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(checks.APART, raising=False)
+    sc = SimpleNamespace(master=master, _conf=settings, _temp_dir="/driver")
+    assert checks.held_rows(sc, ShuffleConf(**conf)) == wanted
 
 
 class Peer:

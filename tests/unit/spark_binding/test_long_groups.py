@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from fastbuf.errors import ResourceError
-from fastbuf_spark.worker.cogroups import ArrowPairVerb, Place
+from fastbuf_spark.worker.cogroups import Place
 from fastbuf_spark.worker.groups import GroupStage, Layout, Limits
 from fastbuf_spark.worker.verbs import ArrowVerb
 
@@ -50,7 +50,7 @@ def test_one_side_is_told_of_iterators() -> None:
 def test_two_sides_have_no_iterators_to_be_told_of() -> None:
     schema = next(rows(side=[False] * 1000)).schema
     place = Place(pa.schema([schema.field(0), schema.field(1)]), (0, 1))
-    verb = ArrowPairVerb(counted, False, RESULT, True, 2, (place, place))
+    verb = ArrowVerb(counted, False, False, RESULT, True, (2, (place, place)))
     stage = GroupStage(verb, Layout(schema, (0,), (2,), ("k",)), LIMITS, "f")
     with pytest.raises(ResourceError) as found:
         list(stage(rows(side=[False] * 1000)))

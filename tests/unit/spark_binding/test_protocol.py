@@ -130,7 +130,7 @@ class AllKinds(FromTest):
 @pytest.mark.parametrize(
     ("field", "good", "wrong"),
     [
-        ("share", [1, 0.5], ["1", True, None]),
+        ("share", [1, 0.5], ["1", True, None, 10**400]),
         ("names", [["a"], []], ["a", [1], {"a": 1}]),
         ("pair", [["a", 1]], [["a"], ["a", 1, 2], [1, "a"], "ab"]),
         ("numbers", [{"1": 2}], [{"a": 2}, {"1": "2"}, [1]]),

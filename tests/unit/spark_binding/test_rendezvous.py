@@ -17,6 +17,7 @@ from fastbuf.errors import AuthenticationError, ExchangeAborted, FastbufError, P
 from fastbuf.json_frames import GREETING_BYTES, pack
 from fastbuf_spark.driver import rendezvous, slots
 from fastbuf_spark.driver.rendezvous import Rendezvous
+from fastbuf_spark.driver.reported import Reported
 from fastbuf_spark.driver.run import SETTLE_S, Run, RunPlan
 from fastbuf_spark.driver.slots import Slots
 from fastbuf_spark.messages import Unpacker
@@ -375,7 +376,8 @@ def reported(driver: Driver) -> list[int]:
 
 
 def test_reports_make_a_summary_of_their_own_for_each_action(driver: Driver) -> None:
-    driver.server.register("b1", SECRET, None, "blocks", "blocking")
+    runs = Reported("b1", "blocks", "blocking", driver.server.summaries, lambda stage: None)
+    driver.server.register_reports("b1", SECRET, runs)
     for stage, records in ((1, 5), (1, 6), (3, 7)):
         with driver.control("b1") as control:
             partition = records % 5
@@ -448,7 +450,8 @@ def test_who_misses_rows_hears_when_their_executor_is_gone(driver: Driver) -> No
         lost.append((run, partition))
         return "1" if partition == 4 else ""
 
-    driver.server.register("x2", SECRET, None, lost=missed, active=lambda executor: executor in active)
+    told = Reported("x2", "total", "blocking", [], lambda stage: None)
+    driver.server.register_reports("x2", SECRET, told, lost=missed, active=lambda executor: executor in active)
 
     def report(partition: int) -> Report:
         return Report("consumer", 0, 1, 2, {"failed": "why"}, (7, partition), True)
