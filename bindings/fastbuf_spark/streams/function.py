@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fastbuf.checkpoint.store import sync_directory
 from fastbuf_spark.errors import ArgumentTypeError
+from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.sink import Committable, SinkContext, SinkWriter, StagedRows
 from fastbuf_spark.streams.staged import KEPT, StagingWriter, staged_batches
 
@@ -85,6 +86,7 @@ class Calls:
                 continue
             table = pa.Table.from_batches(staged_batches(self._context, each), self._context.schema)
             self._func(table, each["checkpoint"] * TASKS + each["task"])
+            reach("in commit", each["checkpoint"])
             marker.touch()
             sync_directory(marker.parent)  # before the rows are removed
             self._markers.append(marker)

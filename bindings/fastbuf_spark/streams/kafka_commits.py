@@ -1,6 +1,6 @@
 """Commits of staged rows to Kafka, each once: transactions, markers, and fences.
 
-The topic of markers has four kinds of records of a stream, all by its name (``job``):
+The topic of markers has four kinds of records of a stream, all by its name and output:
 
 - a **fence**, written by the driver when a generation begins: older ones are to stop;
 - a task's **greeting**, written before it opens its transactional id, so that the driver knows which ids there are;
@@ -19,9 +19,11 @@ import secrets
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError
+from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.kafka_client import PATIENCE_S, BrokerError, ends_of, telling, text_of
 from fastbuf_spark.streams.sink import CommitFailed, Committable, SinkContext
 from fastbuf_spark.streams.staged import KEPT, attempts, rows_of, staged_batches
@@ -97,6 +99,7 @@ class Transactions:
             whose = {name: each[name] for name in ("file", "task", "checkpoint", "rows")}
             value = {**whose, "generation": context.generation, "attempt": attempt}
             producer.produce(sink.markers, json.dumps(value), _key(context, each["task"], each["checkpoint"] % KEPT))
+        reach("in commit", committables[-1]["checkpoint"])
         producer.commit_transaction(PATIENCE_S)
         self._done.update(each["file"] for each in committables)
 
@@ -113,7 +116,7 @@ def fence(sink: KafkaSink, context: SinkContext) -> None:
 
 def open_id(sink: KafkaSink, context: SinkContext, task: int) -> Producer:
     """A producer with a task's transactional id; a transaction of another producer with it is at its end then."""
-    producer = sink.cluster.producer(transactional_id=f"fastbuf-{context.job}-{task}")
+    producer = sink.cluster.producer(transactional_id=f"fastbuf-{_whose(context)}-{task}")
     producer.init_transactions(PATIENCE_S)
     return producer
 
@@ -152,8 +155,13 @@ def read_markers(sink: KafkaSink, context: SinkContext, isolation: str = "read_c
     return list(told.values())
 
 
+def _whose(context: SinkContext) -> str:
+    """The stream and its output: late rows may go to a sink of the same kind."""
+    return f"{context.job}-{Path(context.folder).name}"
+
+
 def _key(context: SinkContext, *parts: object) -> str:
-    return "/".join(map(str, (context.job, *parts)))
+    return "/".join(map(str, (_whose(context), *parts)))
 
 
 def _tell(sink: KafkaSink, context: SinkContext, who: str, more: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError
+from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.postgres_types import COLUMNS, Column, check_columns, copy_csv
 from fastbuf_spark.streams.sink import CommitFailed, Committable, SinkContext, SinkWriter, StagedRows
 from fastbuf_spark.streams.staged import KEPT, StagingWriter, attempts, rows_of, staged_batches
@@ -241,6 +242,7 @@ class PostgresRows:
             new = [each for each in committables if self._mark(cursor, each)]
             if new:
                 self._write(cursor, (batch for each in new for batch in staged_batches(self._context, each)))
+                reach("in commit", new[-1]["checkpoint"])
 
         self.transact(write, rows_of(committables))
 

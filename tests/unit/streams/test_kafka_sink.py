@@ -92,6 +92,30 @@ def test_records_say_which_attempt_they_are_of(broker: Broker, context: SinkCont
     assert len(headers["fastbuf-attempt"]) == 16
 
 
+def test_two_outputs_of_a_stream_do_not_meet(broker: Broker, context: SinkContext, tmp_path: Path) -> None:
+    """Rows and late rows, each in a folder of its own: the same task, the same checkpoint."""
+    written = []
+    for output in ("rows", "late"):
+        (tmp_path / output).mkdir()
+        topic = broker.topic()
+        sink = a_sink(broker, topic)
+        of_output = changed(context, folder=str(tmp_path / output))
+        sink.restore(of_output, [])
+        writer = sink.writer(of_output)
+        writer.write(numbers(0, 3))
+        writer.commit(1, writer.prepare(1))
+        written.append((sink, of_output, writer, topic))
+    for sink, of_output, writer, topic in written:  # neither was fenced, nor is a marker replaced
+        writer.write(numbers(3, 5))
+        writer.commit(2, writer.prepare(2))
+        found = kafka_commits.read_markers(sink, of_output)
+        assert sorted(each["checkpoint"] for each in found if "file" in each) == [1, 2]
+        assert numbers_in(broker, topic) == list(range(5))
+    for _, _, writer, _ in written:
+        writer._commits._open()  # each opens its own id
+        writer.close()
+
+
 def test_a_broken_attempt_is_made_again(broker: Broker, context: SinkContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of a transaction that ends with an error are left out by whoever reads what is committed."""
     monkeypatch.setattr(staged, "WAITS_S", (0.0, 0.0))
