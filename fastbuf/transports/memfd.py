@@ -45,7 +45,7 @@ from fastbuf.memory.arena import Arena
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.addresses import host_of
 from fastbuf.transports.applicant import Applicant
-from fastbuf.transports.memfd_greeting import ANSWERED, CANNOT_MAP, ENDED, IS_THERE, NOT_YET, Fds, greet, serve
+from fastbuf.transports.memfd_greeting import ANSWERED, CANNOT_MAP, ENDED, IS_THERE, NOT_YET, Fds, greet, receive, serve
 from fastbuf.transports.memfd_lines import Line, Lines, pid_of
 from fastbuf.transports.strangers import PROOF_TIME_S, Stranger, Strangers
 
@@ -376,9 +376,7 @@ class MemfdTransport:
 
     def _advance(self, stranger: _Stranger) -> None:
         try:
-            data, fds, _, _ = socket.recv_fds(
-                stranger.sock, stranger.wanted - len(stranger.data), 4, socket.MSG_CMSG_CLOEXEC
-            )
+            data, fds = receive(stranger.sock, stranger.wanted - len(stranger.data))
         except BlockingIOError:
             return
         except OSError:

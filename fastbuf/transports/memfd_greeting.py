@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from array import array
 from collections.abc import Generator
 from typing import Any
 
@@ -13,6 +14,7 @@ from fastbuf.transports import handshake as hs
 from fastbuf.transports.applicant import Applicant
 from fastbuf.transports.applicant import Refused as SentAway
 
+MOST_FDS = 4  #: taken with one message
 ANSWERED, CANNOT_MAP, IS_THERE, ENDED, NOT_YET = b"\x01", b"\x02", b"\x03", b"\x04", b"\x05"
 
 
@@ -38,6 +40,19 @@ class Fds(list[int]):
         self.close()
 
 
+def receive(sock: socket.socket, size: int) -> tuple[bytes, list[int]]:
+    """Bytes, and the descriptors that came with them; programs that this process starts do not inherit these.
+
+    ``socket.recv_fds`` leaves out its flags.
+    """
+    fds = array("i")
+    data, ancillary, _, _ = sock.recvmsg(size, socket.CMSG_LEN(MOST_FDS * fds.itemsize), socket.MSG_CMSG_CLOEXEC)
+    for level, kind, value in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(value[: len(value) - len(value) % fds.itemsize])
+    return data, list(fds)
+
+
 def greet(sock: socket.socket, hello: hs.Hello, secret: bytes, where: str) -> Fds:
     """The producer's side up to the offer; returns the descriptors of the gate's doorbell and eventfd.
 
@@ -54,7 +69,7 @@ def greet(sock: socket.socket, hello: hs.Hello, secret: bytes, where: str) -> Fd
         hs.say(sock, greeting.message)
         hs.say(sock, greeting.prove(hs._receive(sock, hs.CHALLENGE_BYTES, where)))
         wanted = hs.VERDICT_HEAD_BYTES + hs.PROOF_BYTES  # a refusal may be longer
-        verdict, got, _, _ = socket.recv_fds(sock, wanted, 4, socket.MSG_CMSG_CLOEXEC)
+        verdict, got = receive(sock, wanted)
         fds.extend(got)
         head = verdict[: hs.VERDICT_HEAD_BYTES]
         if len(head) < hs.VERDICT_HEAD_BYTES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import mmap
+import os
 import socket
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from fastbuf.errors import ConfigError, ExchangeAborted, PeerLost, ProtocolError
 from fastbuf.exchange.doorbell import Doorbell
 from fastbuf.exchange.shared_lender import SharedWriter
 from fastbuf.exchange.shared_reader import SharedReader
-from fastbuf.transports import memfd
+from fastbuf.transports import memfd, memfd_greeting
 
 ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
 SECRET = b"memfd"
@@ -63,6 +64,33 @@ def exchange_some(writer: fb.RecordWriter, gate: fb.InputGate) -> None:
     thread.start()
     assert [n for n, _ in gate] == list(range(3000))
     thread.join(10)
+
+
+def test_programs_inherit_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that came from the peer were inherited: ``recv_fds`` leaves out its flags."""
+    came: list[int] = []
+    for module in (memfd, memfd_greeting):
+        real = module.receive
+
+        def seen(sock: socket.socket, size: int, real: Any = real) -> tuple[bytes, list[int]]:
+            data, fds = real(sock, size)
+            assert not any(map(os.get_inheritable, fds))
+            came.extend(fds)
+            return data, fds
+
+        monkeypatch.setattr(module, "receive", seen)
+    with two() as (producer, consumer, address):
+        before = {fd for fd in map(int, os.listdir("/proc/self/fd")) if is_inherited(fd)}
+        writer, gate = pair(producer, consumer, address)
+        assert {fd for fd in map(int, os.listdir("/proc/self/fd")) if is_inherited(fd)} <= before
+        assert len(came) == 5
+        exchange_some(writer, gate)
+
+
+def is_inherited(fd: int) -> bool:
+    with contextlib.suppress(OSError):  # the listing's own
+        return os.get_inheritable(fd)
+    return False
 
 
 # ---- when it is not to be had
