@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from fastbuf.exchange.clock import monotonic
 from fastbuf_spark import pyspark_private
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver import page, rendezvous
@@ -224,7 +225,7 @@ def last_run() -> RunSummary | None:
     found = [server.summaries[-1] for server in rendezvous.servers() if server.summaries]
     if not found:
         return None
-    deadline = time.monotonic() + LAST_WORDS_S
-    while found[-1].outcome == "running" and time.monotonic() < deadline:
+    deadline = monotonic() + LAST_WORDS_S
+    while found[-1].outcome == "running" and monotonic() < deadline:
         time.sleep(0.005)  # Spark reports an action's end before the workers do
     return found[-1]

@@ -13,7 +13,6 @@ import secrets
 import selectors
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from typing import Any, Protocol
 
 from fastbuf import __version__
 from fastbuf.errors import ConfigError, ProtocolError
+from fastbuf.exchange.clock import monotonic
 from fastbuf.exchange.named_thread import start_thread
 from fastbuf.fork_safe import child_closes, socket_pair
 from fastbuf.json_frames import FRAME_BYTES, same
@@ -178,7 +178,7 @@ class Rendezvous:
 
     def job_finished(self, run: Run, error: str) -> None:
         """Called by a job's thread: tells its run that the job has ended."""
-        self.post(lambda: run.job_finished(error, time.monotonic()))
+        self.post(lambda: run.job_finished(error, monotonic()))
 
     def live_runs(self) -> list[Run]:
         """Runs that are not over."""
@@ -186,7 +186,7 @@ class Rendezvous:
 
     def progress(self) -> list[RunSummary]:
         """Figures of the live runs."""
-        now = time.monotonic()
+        now = monotonic()
         reported = [each.reported for each in list(self._exchanges.values()) if each.reported is not None]
         live = [run.progress(now) for run in self.live_runs()]
         return live + [summary for each in reported for summary in each.progress(now)]
@@ -207,7 +207,7 @@ class Rendezvous:
     def _shut(self) -> None:
         self.held.clear()
         for run in self.live_runs():
-            run.drop("the driver is shutting down", time.monotonic())
+            run.drop("the driver is shutting down", monotonic())
         self._closing = True
 
     def _loop(self) -> None:
@@ -250,7 +250,7 @@ class Rendezvous:
             sock = child_closes(self._listener.accept()[0])
             sock.setblocking(False)
             prepare(sock)
-            connection = _Connection(sock, self, time.monotonic())
+            connection = _Connection(sock, self, monotonic())
             self._connections.add(connection)
             self._selector.register(sock, selectors.EVENT_READ, connection)
             connection.send(protocol.Hello(VERSION, connection.nonce, __version__))
@@ -303,9 +303,9 @@ class Rendezvous:
         self.held.gone(connection)
         if connection.run is not None:
             run = connection.run
-            self._guarded(lambda: run.lost(connection, time.monotonic()))
+            self._guarded(lambda: run.lost(connection, monotonic()))
         if connection.reported is not None:
-            connection.reported.lost(connection, time.monotonic())
+            connection.reported.lost(connection, monotonic())
         if (stream := self._stream_of(connection)) is not None:
             stream.lost(connection)
 
@@ -314,7 +314,7 @@ class Rendezvous:
         return None if exchange is None else exchange.stream
 
     def _handle(self, connection: _Connection, message: protocol.FromWorker[Any]) -> None:
-        now = time.monotonic()
+        now = monotonic()
         run = connection.run
         if not connection.exchange:
             self._greet(connection, message)
@@ -462,7 +462,7 @@ class Rendezvous:
                     connection.send(protocol.Heard())
 
     def _tick(self) -> None:
-        now = time.monotonic()
+        now = monotonic()
         for connection in [c for c in self._connections if not c.exchange and now - c.since > GREETING_S]:
             self._drop(connection)
         for run in list(self._runs):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ExchangeAborted, ExchangeError, StallTimeout
+from fastbuf.exchange.clock import monotonic
 from fastbuf.monitor.figures import ended
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.codec import Codec
@@ -156,17 +156,17 @@ class Consumer:
                     control.abort(reason)
                     raise ExchangeAborted(reason)
                 gate.seal(message.totals)
-                sealed_at = time.monotonic()
+                sealed_at = monotonic()
             task_input.look()
             polled = gate.poll(POLL_S)
             if polled is not None:
                 if not received.records:
                     clock.starting = gate.activity()["seconds"]["input"]
                 yield from received.opened(self.spec.codec, polled, self.spec.conf.most_rows)
-                sealed_at = time.monotonic() if sealed_at else 0.0
+                sealed_at = monotonic() if sealed_at else 0.0
             elif gate.finished:
                 return
-            elif sealed_at and time.monotonic() - sealed_at > self.spec.conf.stall_timeout:
+            elif sealed_at and monotonic() - sealed_at > self.spec.conf.stall_timeout:
                 # All producers have ended, so announced data that is missing will never come
                 raise StallTimeout(
                     f"nothing came for {self.spec.conf.stall_timeout:g} s (stall_timeout) though all producers ended: "

@@ -6,13 +6,13 @@ import contextlib
 import secrets
 import select
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fastbuf import __version__
 from fastbuf.errors import AuthenticationError, ExchangeAborted, FastbufError, PeerLost, ProtocolError, StallTimeout
+from fastbuf.exchange.clock import monotonic
 from fastbuf.json_frames import FRAME_BYTES, same
 from fastbuf.transports.addresses import connect
 from fastbuf_spark.messages import Unpacker
@@ -139,7 +139,7 @@ class Control:
         PeerLost
             The driver has closed the connection.
         """
-        deadline = time.monotonic() + timeout
+        deadline = monotonic() + timeout
         while True:
             message = self._unpacker.next()
             if message is not None:
@@ -148,7 +148,7 @@ class Control:
                 return message
             if self._ended:
                 raise PeerLost("the control connection to the driver ended")
-            left = max(0.0, deadline - time.monotonic())
+            left = max(0.0, deadline - monotonic())
             if not self._ready(select.POLLIN, min(left, LOOK_S)):
                 if left <= LOOK_S:
                     return None
@@ -197,10 +197,10 @@ class Control:
 
         A participant whose channel broke calls this first: the broken channel is rarely the cause.
         """
-        deadline = time.monotonic() + timeout
+        deadline = monotonic() + timeout
         with contextlib.suppress(PeerLost, ProtocolError):
-            while self._verdict is None and time.monotonic() < deadline:
-                self.poll(deadline - time.monotonic())
+            while self._verdict is None and monotonic() < deadline:
+                self.poll(deadline - monotonic())
         return self._verdict
 
     def abort(self, reason: str, kind: Callable[[str], FromWorker[Any]] = RunFailed) -> None:
