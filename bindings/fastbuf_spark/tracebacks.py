@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from types import TracebackType
@@ -40,13 +41,25 @@ class Folded:
 
 
 class _Folding:
-    """Folds the traceback of an error that passes, and of its causes."""
+    """Folds the traceback of an error that passes, and of its causes; raises one whose text Spark can send."""
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, frames: object) -> None:
         fold(error)
+        if error is not None:
+            _check_text(error)
+
+
+def _check_text(error: BaseException) -> None:
+    """Spark's worker cannot send half of a surrogate pair, and its task would never end."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        sent = text.encode(errors="backslashreplace").decode()
+        raise RuntimeError(f"an error whose text has characters that are not Unicode:\n{sent}") from None
 
 
 def fold(error: BaseException | None) -> None:

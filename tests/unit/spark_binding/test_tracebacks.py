@@ -87,3 +87,44 @@ def test_lists_of_records_are_flattened_and_errors_folded() -> None:
     assert [next(items), next(items)] == [1, 2]
     with pytest.raises(Exception, match="gave an iterator with a int"):
         next(items)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_an_error_whose_text_is_not_unicode_can_be_sent(flat: bool) -> None:
+    """Spark's worker failed to encode it, said nothing, and its task never ended."""
+
+    class Half(ValueError):
+        def __str__(self) -> str:
+            return "half of a pair: \ud800"
+
+    def fails(source: Any) -> Iterator[Any]:
+        yield from source
+        raise Half
+
+    with pytest.raises(RuntimeError) as raised:
+        list(Folded(fails, flat)([[1]]))
+    sent = "".join(traceback.format_exception(raised.value)).encode().decode()
+    assert "Half: half of a pair: \\ud800" in sent
+    assert "in fails" in sent
+
+
+def test_a_cause_whose_text_is_not_unicode_can_be_sent_too() -> None:
+    def fails(source: Any) -> Iterator[Any]:
+        yield from source
+        raise KeyError("outer") from ValueError("\udfff")
+
+    with pytest.raises(RuntimeError, match="outer") as raised:
+        list(Folded(fails)([1]))
+    "".join(traceback.format_exception(raised.value)).encode()
+
+
+def test_a_closed_function_and_other_errors_are_as_they_were() -> None:
+    def fails(source: Any) -> Iterator[Any]:
+        yield from source
+        raise KeyError("ü ☃")
+
+    items = Folded(fails)([1, 2])
+    assert next(items) == 1
+    items.close()  # type: ignore[attr-defined]
+    with pytest.raises(KeyError, match="☃"):
+        list(Folded(fails)([1]))
