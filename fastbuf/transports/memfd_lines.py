@@ -158,7 +158,7 @@ class Lines:
         self._selector = selector
         self._all: dict[Line, None] = {}
         self._of: dict[Any, dict[Line, None]] = {}
-        self._new: list[Line] = []  # not watched yet
+        self._new: dict[Line, None] = {}  # not watched yet
         self._watched: dict[int, Line] = {}
         # By ping interval. Those of one are due in the order in which they were last checked.
         self._due: dict[float, OrderedDict[Line, None]] = {}
@@ -178,7 +178,7 @@ class Lines:
         """Add it: it is watched from the next :meth:`watch_new` on."""
         self._all[line] = None
         self._of.setdefault(line.owner, {})[line] = None
-        self._new.append(line)
+        self._new[line] = None
         self._due.setdefault(line.ping_s, OrderedDict())[line] = None
         if line.lends:
             self.lenders[line] = None
@@ -211,6 +211,7 @@ class Lines:
         self.hang_up(line)
         if line in self._all:
             del self._all[line]
+            self._new.pop(line, None)
             self.lenders.pop(line, None)
             siblings = self._of[line.owner]
             del siblings[line]

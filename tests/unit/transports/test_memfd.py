@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import mmap
 import os
+import selectors
 import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,7 +26,7 @@ from fastbuf.errors import ConfigError, ExchangeAborted, PeerLost, ProtocolError
 from fastbuf.exchange.doorbell import Doorbell
 from fastbuf.exchange.shared_lender import SharedWriter
 from fastbuf.exchange.shared_reader import SharedReader
-from fastbuf.transports import memfd, memfd_greeting
+from fastbuf.transports import memfd, memfd_greeting, memfd_lines
 
 ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
 SECRET = b"memfd"
@@ -85,6 +88,28 @@ def test_programs_inherit_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None
         assert {fd for fd in map(int, os.listdir("/proc/self/fd")) if is_inherited(fd)} <= before
         assert len(came) == 5
         exchange_some(writer, gate)
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_line_that_has_ended_is_forgotten(watched: bool) -> None:
+    """Also one that the thread has never seen: it has the eventfd of its peer."""
+    near, far = socket.socketpair()
+    with selectors.DefaultSelector() as selector, far:
+        lines = memfd_lines.Lines(selector)
+        end: Any = object()
+        line = memfd_lines.Line(near, end, owner=lines, channel=0, ping_s=1.0)
+        lines.add(line)
+        assert list(lines.of(lines)) == [line]
+        if watched:
+            lines.watch_new()
+            assert lines.watched(near.fileno()) is line
+        assert lines.next_check() == line.due
+        lines.remove(line)
+        lines.remove(line)
+        assert (len(lines), len(selector.get_map()), lines.next_check()) == (0, 0, math.inf)
+        ended = weakref.ref(line)
+        del line
+        assert ended() is None
 
 
 def is_inherited(fd: int) -> bool:
