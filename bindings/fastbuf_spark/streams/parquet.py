@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 STAGING = "_fastbuf"  #: directory of files that are not to be seen: readers pass over such names
+COMMITTED = "committed"  #: in the directory of files that have been renamed, while a checkpoint names them
 MEMORY_BYTES = 64 << 20
 
 
@@ -100,13 +101,15 @@ class _ParquetWriter:
 
     def commit(self, checkpoint: int, committables: Sequence[Committable]) -> None:
         folders = set()
+        attempts = {self._staging / each["from"].partition("/")[0] for each in committables}
         for each in committables:
             source, target = self._staging / each["from"], self._target / each["to"]
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 source.rename(target)
             except FileNotFoundError:
-                if not target.exists() or target.stat().st_size != each["bytes"]:
+                there = target.exists() and target.stat().st_size == each["bytes"]
+                if not there and not (self._staging / each["from"].partition("/")[0] / COMMITTED).exists():
                     raise CommitFailed(
                         f"{each['rows']} rows of checkpoint {checkpoint} are at risk: neither {source} nor {target} is "
                         f"there with {each['bytes']} bytes"
@@ -115,6 +118,11 @@ class _ParquetWriter:
             reach("in commit", checkpoint)
         for folder in folders:
             sync_directory(folder)
+        for attempt in attempts:  # whoever reads the files may move them away before a restart commits them again
+            if attempt.is_dir():
+                (attempt / COMMITTED).touch()
+
+    def forget(self, committables: Sequence[Committable]) -> None:
         for attempt in {each["from"].partition("/")[0] for each in committables}:
             shutil.rmtree(self._staging / attempt, ignore_errors=True)
 

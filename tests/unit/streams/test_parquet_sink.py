@@ -1,0 +1,56 @@
+"""Parquet files as a sink: seen when they are committed, once, whatever became of them since."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fastbuf_spark.streams.parquet import STAGING, to_parquet
+from fastbuf_spark.streams.sink import CommitFailed, SinkContext
+
+SCHEMA = pa.schema([("v", pa.int64()), ("k", pa.string())])
+
+
+def written(sink: Any, context: SinkContext, value: int) -> tuple[Any, Any]:
+    writer = sink.writer(context)
+    writer.write(pa.record_batch([pa.array([value]), pa.array(["a"])], SCHEMA))
+    return writer, writer.prepare(value)
+
+
+def seen(folder: Path) -> list[int]:
+    files = [path for path in folder.rglob("*.parquet") if STAGING not in path.parts]
+    return sorted(value for path in files for value in pq.read_table(path, partitioning=None)["v"].to_pylist())
+
+
+@pytest.mark.parametrize("by", [(), ("k",)])
+def test_a_commit_that_comes_again(tmp_path: Path, by: tuple[str, ...]) -> None:
+    out = tmp_path / "out"
+    sink = to_parquet(out, by)
+    context = SinkContext("job", 0, 1, SCHEMA, str(tmp_path), True)
+    sink.check(SCHEMA, True)
+    writer, first = written(sink, context, 1)
+    _, second = written(sink, context, 2)
+    _, unknown = written(sink, context, 3)  # of a checkpoint that was never complete
+    assert seen(out) == []
+    writer.commit(1, first)
+    writer.commit(1, first)
+    assert seen(out) == [1]
+    sink.restore(context, [*first, *second])
+    again: Any = sink.writer(context)
+    again.commit(1, first)
+    again.commit(2, second)
+    assert seen(out) == [1, 2]
+    for path in [path for path in out.rglob("*.parquet") if STAGING not in path.parts]:
+        path.unlink()  # another program has taken them
+    again.commit(1, first)
+    assert seen(out) == []
+    with pytest.raises(CommitFailed, match="1 rows of checkpoint 3 are at risk"):
+        again.commit(3, unknown)
+    again.forget([*first, *second])
+    assert [path for path in out.rglob("*") if path.is_file()] == []
+    with pytest.raises(CommitFailed, match="1 rows of checkpoint 1 are at risk"):
+        again.commit(1, first)
