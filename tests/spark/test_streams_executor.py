@@ -20,6 +20,8 @@ from test_streams_ends import until
 
 import fastbuf_spark as fbs
 
+KILLS = int(os.environ.get("FASTBUF_KILLS", 50))
+
 
 def rows_of(folder: Path) -> int:
     return sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
@@ -56,12 +58,12 @@ def test_an_executor_that_is_killed(cluster: Any, tmp_path: Path, request: pytes
 @nightly
 @pytest.mark.parametrize("seed", range(6))
 def test_many_kills(cluster: Any, tmp_path: Path, seed: int) -> None:
-    """Fifty processes of a stream are killed at random: workers mostly, executors sometimes."""
+    """Fifty processes of a stream are killed at random, 300 in all: workers mostly, executors sometimes."""
     spark = cluster.ready()
-    dice, rows = random.Random(seed), 300_000
+    dice, rows = random.Random(seed), 10_000_000
     query = numbered.numbered(spark, rows, 1500.0).write_stream(fbs.to_parquet(tmp_path / "out"), tmp_path / "chk", 0.1)
     kills = 0
-    while kills < 50 and query.is_active:
+    while kills < KILLS and query.is_active:
         seen = rows_of(tmp_path / "out")
         until(lambda: rows_of(tmp_path / "out") > seen or not query.is_active, 120)  # noqa: B023
         time.sleep(dice.uniform(0, 0.4))
@@ -82,7 +84,7 @@ def test_many_kills(cluster: Any, tmp_path: Path, seed: int) -> None:
         kills += 1
     query.stop(drain=True, timeout=300)
     assert query.exception() is None
-    assert kills == 50
+    assert kills == KILLS
     table = pq.read_table(tmp_path / "out", partitioning=None)
     check(table, table.num_rows)
     nothing_waits(tmp_path / "chk")
