@@ -40,11 +40,11 @@ def _stage(run: StreamRun, number: int) -> dict[str, Any]:
         if any(name in each for each in stats):
             made[name] = sum(each.get(name, 0) for each in stats)
     made["subtasks"] = [_subtask(view.subtask, each) for view, each in zip(tasks, stats, strict=True)]
-    marks = [each["watermark_ms"] for each in stats if each.get("watermark_ms") is not None]
-    if marks:
-        made["watermark_ms"] = min(marks)
-        made["watermark_lag_s"] = round(time.time() - min(marks) / 1000, 3)
-        holder = min(stats, key=lambda each: each.get("watermark_ms", 0))
+    marked = [each for each in stats if each.get("watermark_ms") is not None]
+    if marked:
+        holder = min(marked, key=lambda each: each["watermark_ms"])
+        made["watermark_ms"] = holder["watermark_ms"]
+        made["watermark_lag_s"] = round(time.time() - holder["watermark_ms"] / 1000, 3)
         if holder.get("held_by"):
             made["watermark_held_by"] = holder["held_by"]
     return made
