@@ -101,7 +101,7 @@ def register_reports(sc: Any, spec: ExchangeSpec) -> ExchangeSpec:
             pyspark_private.cancel_stage(sc, stage, reason)
 
     def lost(run: int, partition: int, stage: int, reason: str) -> str:
-        executor = server.held.replace(sc, spec.exchange, run, partition)
+        executor = server.held.replace(sc, spec.exchange, run, partition, reason)
         if executor is None:
             pyspark_private.cancel_stage(sc, stage, reason)
         return executor or ""

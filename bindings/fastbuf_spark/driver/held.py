@@ -103,7 +103,7 @@ class HeldRuns:
         told = [self._servers[name].about for name in names]
         return Files(tuple((each.host, each.port, each.roots) for each in told), tuple(at))
 
-    def replace(self, sc: Any, exchange: str, run: int, number: int) -> str | None:
+    def replace(self, sc: Any, exchange: str, run: int, number: int, why: str) -> str | None:
         """Have Spark make the rows of a map task anew, whose file is gone: end the executor that has made it.
 
         Then Spark forgets what the executor's tasks gave to the shuffle.  It does not where an external service serves
@@ -130,7 +130,7 @@ class HeldRuns:
                     return None
                 held.blamed += 1
             self._replaced.add(about)
-            log.warning("executor %s is replaced: rows of its map task %d are lost", executor, number)
+            log.warning("executor %s is replaced: %s", executor, why.partition("\n")[0])
             pyspark_private.replace_executor(sc, executor)
         return executor
 

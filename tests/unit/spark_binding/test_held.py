@@ -297,7 +297,12 @@ def test_readers_are_told_who_has_which_file(monkeypatch: pytest.MonkeyPatch) ->
     assert runs.where("x", 5) == Files((("near", 9, ("/r1",)),), (0, -1, -1, 0))
 
 
-def test_the_executor_of_lost_rows_is_replaced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+WHY = "HeldRowsLost: the rows of map task 1 are lost\nTraceback"
+
+
+def test_the_executor_of_lost_rows_is_replaced_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     asked: list[tuple[int, int]] = []
     replaced: list[str] = []
     of = {(7, 0): "1", (7, 1): "2", (9, 1): "3", (7, 2): "driver", (7, 4): "1"}
@@ -314,15 +319,16 @@ def test_the_executor_of_lost_rows_is_replaced_once(monkeypatch: pytest.MonkeyPa
         for stage in (7, 9):
             server = {"server": "s1"} if number in (0, 4) else {}
             runs.add(sc, "x", stage, number, {"folder": "/nowhere", "run": 5, **server})
-    assert runs.replace(sc, "x", 5, 0) == "1"
-    assert runs.replace(sc, "x", 5, 4) == "1"
+    assert runs.replace(sc, "x", 5, 0, WHY) == "1"
+    assert runs.replace(sc, "x", 5, 4, WHY) == "1"
     assert asked == [(9, 0), (7, 0)], "a server has one executor"
-    assert runs.replace(sc, "x", 5, 1) == "3", "the later stage's, of an adaptive plan that runs again what is lost"
-    assert runs.replace(sc, "x", 5, 2) == "", "local mode"
-    assert runs.replace(sc, "x", 5, 3) == ""
-    assert runs.replace(sc, "y", 5, 0) == ""
+    assert runs.replace(sc, "x", 5, 1, WHY) == "3", "of the later stage, as an adaptive plan has for lost rows"
+    assert runs.replace(sc, "x", 5, 2, WHY) == "", "local mode"
+    assert runs.replace(sc, "x", 5, 3, WHY) == ""
+    assert runs.replace(sc, "y", 5, 0, WHY) == ""
     assert replaced == ["1", "3"]
-    assert runs.replace(SimpleNamespace(applicationId="next"), "x", 5, 1) == "3"
+    assert caplog.messages[0] == "executor 1 is replaced: HeldRowsLost: the rows of map task 1 are lost"
+    assert runs.replace(SimpleNamespace(applicationId="next"), "x", 5, 1, WHY) == "3"
     assert replaced == ["1", "3", "3"], "the next application's is another"
     # One after the other, and all of their servers live: it is the network between them, say
     runs, servers = HeldRuns(), [Peer() for _ in range(6)]
@@ -331,5 +337,5 @@ def test_the_executor_of_lost_rows_is_replaced_once(monkeypatch: pytest.MonkeyPa
         runs.serves(Serves(f"s{number}", "h", number, ("/r",)), peer)
         runs.add(sc, "x", 7, number, {"folder": "/nowhere", "run": 5, "server": f"s{number}"})
     runs.gone(servers[0])
-    assert [runs.replace(sc, "x", 5, number) for number in range(6)] == ["e0", "e1", "e2", "e3", None, None]
-    assert runs.replace(sc, "x", 5, 1) == "e1"
+    assert [runs.replace(sc, "x", 5, number, WHY) for number in range(6)] == ["e0", "e1", "e2", "e3", None, None]
+    assert runs.replace(sc, "x", 5, 1, WHY) == "e1"
