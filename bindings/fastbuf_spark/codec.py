@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbuf_spark.folding import each_partition
 from fastbuf_spark.key_samples import KeySamples
+from fastbuf_spark.pyspark_private import cloud_dumps, spark_loads
 from fastbuf_spark.results import about
 from fastbuf_spark.schema import conform, within_precision
 
@@ -244,13 +245,11 @@ class Reading:
     """Converts the records of one task to groups."""
 
     def __init__(self, codec: RecordCodec, wanted: Sequence[int] | None, group_bytes: int) -> None:
-        from pyspark.cloudpickle import dumps
-
         from fastbuf.serializers.plain_parts import PlainParts
         from fastbuf.serializers.record_groups import RecordGroups
 
         self._groups = RecordGroups(
-            codec.partitions, codec.key, codec.partition_func, wanted, group_bytes, side=codec.side, dumps=dumps
+            codec.partitions, codec.key, codec.partition_func, wanted, group_bytes, side=codec.side, dumps=cloud_dumps()
         )
         self._combine = codec.combine
         self._table = self._sums = self._parts = None
@@ -341,10 +340,8 @@ class Reading:
 
 
 def loaded(pickles: Iterator[bytes]) -> Iterator[Any]:
-    """The records of pickled lists, loaded by PySpark's own serializer."""
-    from pyspark.serializers import CPickleSerializer
-
-    return chain.from_iterable(map(CPickleSerializer().loads, pickles))
+    """The records of pickled lists."""
+    return chain.from_iterable(map(spark_loads(), pickles))
 
 
 class RecordSender:

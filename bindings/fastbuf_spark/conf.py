@@ -15,6 +15,7 @@ from fastbuf import config as core
 from fastbuf.checks import MOST_SEGMENTS, segment_bytes, writable_directory
 from fastbuf.config import TRANSPORTS, ExchangeConfig, TlsConfig
 from fastbuf.errors import ConfigError
+from fastbuf_spark.pyspark_private import has_setting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -308,9 +309,7 @@ class ShuffleConf:
 
 
 def _settings_of(spark: SparkSession) -> dict[str, str]:
-    java = getattr(spark.conf, "_jconf", None)
-    # In a classic session reading each entry is a call into the JVM, but all names together are a single call
-    if java is not None and PREFIX not in java.getAllAsJava().keySet().toString():
+    if not has_setting(spark, PREFIX):
         return {}
     return {str(k): str(v) for k, v in spark.conf.getAll.items()}
 

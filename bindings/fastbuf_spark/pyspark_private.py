@@ -12,6 +12,7 @@ import inspect
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -88,6 +89,27 @@ def take_broadcasts(sc: Any) -> list[Any]:
     return taken
 
 
+def pickled(what: Any) -> bytes:
+    """A function or object pickled as Spark pickles them, with its errors.  ``CloudPickleSerializer``."""
+    from pyspark.serializers import CloudPickleSerializer
+
+    return CloudPickleSerializer().dumps(what)
+
+
+def spark_loads() -> Callable[[bytes], Any]:
+    """What loads records that Spark has pickled.  ``CPickleSerializer``."""
+    from pyspark.serializers import CPickleSerializer
+
+    return CPickleSerializer().loads
+
+
+def cloud_dumps() -> Callable[[Any], bytes]:
+    """PySpark's copy of cloudpickle, which knows classes of the driver's ``__main__``.  ``pyspark.cloudpickle``."""
+    from pyspark.cloudpickle import dumps
+
+    return dumps
+
+
 def properties_of(context: Any) -> dict[str, str]:
     """All local properties of a task.  ``TaskContext._localProperties``."""
     return context._localProperties or {}
@@ -102,6 +124,15 @@ def has_accumulators() -> bool:
     from pyspark import accumulators
 
     return any(number >= 0 for number in accumulators._accumulatorRegistry)
+
+
+def has_setting(spark: Any, text: str) -> bool:
+    """Whether a name of a session's settings may have this text.  ``RuntimeConf._jconf``; on Connect: yes.
+
+    To read all settings is a call into the JVM for each, but for all names together it is one.
+    """
+    java = getattr(spark.conf, "_jconf", None)
+    return java is None or text in java.getAllAsJava().keySet().toString()
 
 
 # The scheduler.  All of it by ``_jsc.sc()``, Scala's SparkContext, of which much is private[spark]
@@ -466,6 +497,21 @@ def name_in_logs(context: Callable[[], dict[str, str]]) -> None:
     for formatter in (*kept, getattr(sys.stdout, "_formatter", None), getattr(sys.stderr, "_formatter", None)):
         if isinstance(formatter, JSONFormatterWithMarker):
             formatter._context_provider = context
+
+
+def hide_tracebacks(hidden: Callable[[BaseException | None], bool]) -> Callable[[], None]:
+    """Have a worker show no traceback of such an error; gives what restores it.  It shows one by ``print_exc``."""
+    shown = traceback.print_exc
+
+    def show(*arguments: Any, **more: Any) -> None:
+        if not hidden(sys.exc_info()[1]):
+            shown(*arguments, **more)
+
+    def restore() -> None:
+        traceback.print_exc = shown
+
+    traceback.print_exc = show
+    return restore
 
 
 def guarded(func: Callable[..., Any]) -> Callable[..., Any]:

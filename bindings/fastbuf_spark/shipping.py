@@ -68,9 +68,7 @@ class AsItIs:
     """
 
     def __init__(self, sc: Any, what: Any) -> None:
-        from pyspark.serializers import CloudPickleSerializer
-
-        self._pickled = CloudPickleSerializer().dumps(what)
+        self._pickled = pyspark_private.pickled(what)
         self._file: Path | None = None
         self._broadcasts: list[Any] = []
         if sc is not None:

@@ -13,9 +13,7 @@ import fcntl
 import os
 import select
 import socket
-import sys
 import time
-import traceback
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
@@ -155,19 +153,13 @@ class TaskInput:
         When no more of a task's rows are needed (a limit is satisfied), Spark closes the worker's connection, and the
         worker would end with the traceback of a broken pipe: this hides it from the user.
         """
-        shown = traceback.print_exc
-
-        def show(*arguments: Any, **more: Any) -> None:
-            if not (isinstance(sys.exc_info()[1], ConnectionError) and self.hung_up):
-                shown(*arguments, **more)
-
-        traceback.print_exc = show
+        restore = pyspark_private.hide_tracebacks(lambda error: isinstance(error, ConnectionError) and self.hung_up)
         for item in made:
             if self.hung_up:
                 break
             yield item
         if not self.hung_up:
-            traceback.print_exc = shown
+            restore()
 
     def look(self) -> None:
         """Call it repeatedly in a task that waits for others; it checks at most twice a second.
