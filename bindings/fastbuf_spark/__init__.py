@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         reduce_by_key,
     )
     from fastbuf_spark.api.sinks import Written, write_parquet
-    from fastbuf_spark.api.sources import read_csv, read_ipc, read_json, read_parquet, scan
+    from fastbuf_spark.api.sources import read_csv, read_delta, read_ipc, read_json, read_parquet, scan
     from fastbuf_spark.conf import ShuffleConf
     from fastbuf_spark.driver.checks import Preflight, preflight
     from fastbuf_spark.driver.exchanges import last_run, progress
@@ -81,6 +81,7 @@ __all__ = [
     "preflight",
     "progress",
     "read_csv",
+    "read_delta",
     "read_ipc",
     "read_json",
     "read_parquet",
@@ -146,6 +147,7 @@ _HOMES = {
     "preflight": "driver.checks",
     "progress": "driver.exchanges",
     "read_csv": "api.sources",
+    "read_delta": "api.sources",
     "read_ipc": "api.sources",
     "read_json": "api.sources",
     "read_parquet": "api.sources",

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,7 @@ def master_of(blocks: list[tuple[int, str]]) -> str | None:
 EXAMPLES = {str(page.relative_to(ROOT)): blocks_of(page) for page in PAGES}
 # Each change of the master is another Spark
 ORDERED = sorted(((name, master_of(blocks), blocks) for name, blocks in EXAMPLES.items()), key=lambda one: str(one[1]))
+OPTIONAL = {"deltalake": "delta", "pyiceberg": "iceberg"}  # packages that a page may need, and their extras
 NAMES = [f"{page}:{line}" for page, blocks in EXAMPLES.items() for line, _ in blocks]
 
 
@@ -103,6 +105,10 @@ def test_there_are_examples() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NAMES)
 def test_example_runs(name: str, outcomes: dict[str, str]) -> None:
+    code = "".join(block for _, block in EXAMPLES[name.rpartition(":")[0]])
+    for package, extra in OPTIONAL.items():
+        if re.search(rf"^(from|import) {package}\b", code, re.MULTILINE) and find_spec(package) is None:
+            pytest.skip(f"{package} is not installed: pip install 'fastbuf[{extra}]'")
     assert name in outcomes, "an example before it on the page failed"
     assert outcomes[name] == "", outcomes[name]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.api.pipelines import Pipeline
 from fastbuf_spark.driver import files
+from fastbuf_spark.driver.delta import delta_source
 from fastbuf_spark.driver.reader_options import is_true, read_options
 from fastbuf_spark.driver.sources import Asked, dataset_source, ipc_source, parquet_source, text_source
 from fastbuf_spark.schema import struct_type, types_in
@@ -236,11 +237,53 @@ def read_ipc(
 
 
 def scan(spark: Any, dataset: Any, columns: Iterable[str] | None = None, filter: Any = None) -> Pipeline:
-    """Read a ``pyarrow.dataset.Dataset`` of files, or a deltalake table.
+    """Read a ``pyarrow.dataset.Dataset`` of files, or a deltalake table; :func:`read_delta` skips more of its files.
 
     Other parameters are those of :func:`read_parquet`, and types those of :func:`read_ipc`.
     """
     return Pipeline(dataset_source(spark, dataset, columns, filter))
+
+
+def read_delta(
+    spark: Any,
+    path: Any,
+    version: int | None = None,
+    timestamp: Any = None,
+    columns: Iterable[str] | None = None,
+    filter: Any = None,
+    *,
+    filesystem: Any = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Pipeline:
+    """Read a Delta table, or a version of it; needs the package deltalake on the driver.
+
+    Parameters
+    ----------
+    path
+        Path or URI of the table.
+    version, timestamp
+        A version by its number, or the one of that time (a datetime, UTC if it has no zone, or text in ISO 8601);
+        default: the newest.
+    columns, filter
+        As for :func:`read_parquet`.  Files whose values cannot match, as the table's log knows them, are not opened.
+    filesystem
+        A file system of pyarrow or fsspec by which workers read; default: that of the URI, or the local one.
+    storage_options
+        What deltalake takes to open the table; it is not shown.
+
+    Returns
+    -------
+    Pipeline
+        With the table's types; any column may be null.
+
+    Raises
+    ------
+    ConfigError
+        The table asks for a feature of Delta that is not honoured: the message names it.
+    ResourceError
+        There is no such table, or version.
+    """
+    return Pipeline(delta_source(spark, path, version, timestamp, columns, filter, filesystem, storage_options))
 
 
 def _headed(names: list[str], case: bool, null: str) -> list[str]:

@@ -20,12 +20,21 @@ _LOCAL = re.compile(r"file:(//(localhost)?(?=/)|(?=/(?!/)))", re.I)  #: how the 
 
 @dataclass(frozen=True)
 class File:
-    """A file, and the values in its directories' names, escaped."""
+    """A file, and the values in its directories' names, escaped.
+
+    Attributes
+    ----------
+    changed
+        When it was written, in nanoseconds; -1: files of this kind are not changed.
+    kept
+        Whether each of its first rows is one of the table's, as an Arrow array; the others are.  None: all are.
+    """
 
     path: str
     size: int
     changed: int
     values: tuple[tuple[str, str | None], ...]
+    kept: Any = None
 
 
 def file_system(path: Any, given: Any) -> tuple[Any, list[str]]:

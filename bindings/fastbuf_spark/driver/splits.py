@@ -44,9 +44,10 @@ def pieces(found: Sequence[tuple[File | None, Any]], schema: pa.Schema, needed: 
 
     def of(pair: tuple[File | None, Any]) -> list[Piece]:
         file, fragment = pair
-        size, when = (-1, -1) if file is None else (file.size, file.changed)
-        if not cut or not hasattr(fragment, "split_by_row_group"):
-            return [Piece(fragment, 0, max(0, size), size, when)]
+        size, when, kept = (-1, -1, None) if file is None else (file.size, file.changed, file.kept)
+        checked = size if when >= 0 else -1
+        if not cut or kept is not None or not hasattr(fragment, "split_by_row_group"):
+            return [Piece(fragment, 0, max(0, size), checked, when, kept)]
         made = []
         with with_path(fragment.path):
             fragment.ensure_complete_metadata()
@@ -56,7 +57,7 @@ def pieces(found: Sequence[tuple[File | None, Any]], schema: pa.Schema, needed: 
             about = fragment.metadata.row_group(part.row_groups[0].id)
             columns = (about.column(i) for i in range(about.num_columns))
             used = sum(c.total_uncompressed_size for c in columns if _top(c) in wanted)
-            made.append(Piece(part, about.num_rows, used, size, when))
+            made.append(Piece(part, about.num_rows, used, checked, when))
         return made
 
     with ThreadPoolExecutor(READERS) as readers:

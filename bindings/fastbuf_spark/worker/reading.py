@@ -34,6 +34,8 @@ class Piece:
         Rows (0: unknown), and bytes of the requested columns.
     size, changed
         Size and modification time of the file when the driver listed it; -1: not checked.
+    kept
+        Whether each of the first rows of the file is to be read, as an Arrow array; the others are.  None: all are.
     """
 
     fragment: Any
@@ -41,6 +43,7 @@ class Piece:
     nbytes: int
     size: int = -1
     changed: int = -1
+    kept: Any = None
 
     def check(self) -> None:
         """Check that the file is still the one that the driver listed: the plan is not valid for another one.
@@ -121,7 +124,7 @@ class Read:
             check_types(piece.fragment, files)
         renamed = not files.equals(self.files)
         # Filters have the users' names, and their types
-        late = self.late or renamed or self.lines is not None
+        late = self.late or renamed or self.lines is not None or piece.kept is not None
         if late and self.filter is not None and self._is_out(piece.fragment):
             return
         if self.lines is not None:
@@ -139,7 +142,7 @@ class Read:
                 use_threads=False,
             ).to_batches()
         with with_path(piece.fragment.path):
-            for batch in batches:
+            for batch in batches if piece.kept is None else _without_rows(batches, piece.kept):
                 if renamed:
                     batch = _with_names(batch, self.files)
                 if late:
@@ -169,6 +172,18 @@ class Read:
         if self.filter is not None:
             batch = batch.filter(self.filter)
         return batch.select(self.shown.names)
+
+
+def _without_rows(batches: Iterable[pa.RecordBatch], kept: pa.Array) -> Iterator[pa.RecordBatch]:
+    """The rows of a whole file, in order, without those that are not kept."""
+    import pyarrow as pa
+
+    start = 0
+    for batch in batches:
+        mask = kept.slice(start, batch.num_rows)
+        rest = pa.array([True] * (batch.num_rows - len(mask)), pa.bool_())
+        start += batch.num_rows
+        yield batch.filter(pa.concat_arrays([mask, rest]))
 
 
 def check_calendar(fragment: Any, schema: pa.Schema) -> None:

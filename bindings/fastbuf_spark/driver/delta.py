@@ -1,0 +1,247 @@
+"""Delta tables, by their log: which files have the rows of a version, and what the log says of these."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from fastbuf.errors import ConfigError, ResourceError, SchemaError
+from fastbuf_spark.driver import sources
+from fastbuf_spark.driver.file_types import nullable, refused
+from fastbuf_spark.driver.files import File, file_system
+from fastbuf_spark.driver.reader_options import read_options
+from fastbuf_spark.schema import arrow_schema, session_zone
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+#: What a table may ask of its readers.  Of the others the values of files are not those of the table, or not all
+READ_FEATURES = frozenset(
+    ("deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "typeWidening", "typeWidening-preview")
+)
+READ_ADVICE = {
+    "columnMapping": "drop the feature with Spark (ALTER TABLE ... DROP FEATURE columnMapping)",
+    "variantType": "leave such columns to Spark",
+}
+#: Most digits of decimals whose bounds are used: some writers make floats of longer ones
+EXACT_DIGITS = 15
+MILLISECOND_US = 1000  #: bounds of times are cut to milliseconds, the greatest one too
+
+
+def package() -> Any:
+    """The package deltalake."""
+    try:
+        import deltalake
+    except ImportError as error:
+        raise ConfigError("Delta tables need the package deltalake: pip install 'fastbuf[delta]'") from error
+    return deltalake
+
+
+@contextmanager
+def told(uri: str) -> Iterator[None]:
+    """What deltalake refuses, with the table's name."""
+    exceptions = package().exceptions
+    try:
+        yield
+    except exceptions.TableNotFoundError as error:
+        raise ResourceError(f"{uri} is no Delta table: it has no _delta_log") from error
+    except (exceptions.DeltaError, OSError) as error:
+        if isinstance(error, exceptions.DeltaProtocolError) or "is not supported" in str(error):
+            raise ConfigError(f"{uri}: {error}; let Spark do it, by spark.read.format('delta') or df.write") from error
+        raise ResourceError(f"{uri}: {error}") from error
+
+
+def location(path: Any, filesystem: Any = None) -> tuple[Any, str, str]:
+    """The file system of a table, its path there, and what deltalake calls it."""
+    system, paths = file_system(path, filesystem)
+    if len(paths) != 1:
+        raise ConfigError(f"path is {path!r:.100}: give the path of one table")
+    uri = str(path) if "://" in str(path) else paths[0]
+    return system, paths[0].rstrip("/"), uri
+
+
+def opened(uri: str, options: Mapping[str, str] | None, version: Any = None, timestamp: Any = None) -> Any:
+    """The table as it is, or was."""
+    if version is not None and timestamp is not None:
+        raise ConfigError(f"version is {version!r} and timestamp {timestamp!r}: give one of them")
+    if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
+        raise ConfigError(f"version is {version!r}: give a whole number, as in DESCRIBE HISTORY")
+    if timestamp is not None and not isinstance(timestamp, str | datetime.datetime):
+        raise ConfigError(f"timestamp is {timestamp!r}: give a datetime, or text as in '2026-01-31T12:00:00Z'")
+    with told(uri):
+        table = package().DeltaTable(uri, storage_options=dict(options) if options else None)
+        newest = table.version()
+        if version is not None and version > newest:
+            raise ResourceError(f"{uri} has no version {version}: its newest one is {newest}")
+        if version is not None:
+            table.load_as_version(version)
+        if timestamp is not None:
+            try:
+                table.load_as_version(timestamp)
+            except ValueError as error:
+                raise ConfigError(
+                    f"timestamp is {timestamp!r}: {error}; give a datetime, or text as in '2026-01-31T12:00:00Z'"
+                ) from error
+    return table
+
+
+def delta_source(
+    spark: Any,
+    path: Any,
+    version: int | None,
+    timestamp: Any,
+    columns: Iterable[str] | None,
+    filter: Any,
+    filesystem: Any,
+    options: Mapping[str, str] | None,
+) -> sources.Source:
+    """A source of the files that have the rows of a version of a Delta table."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    honoured = read_options(spark, "parquet", {})
+    system, root, uri = location(path, filesystem)
+    table = opened(uri, options, version, timestamp)
+    _check_reading(table, uri)
+    whole = spark_schema(table)
+    read_with, shown = sources._schemas(spark, whole, columns, filter)
+    late = sources._meets_nan(filter, read_with)
+    used = [] if filter is None or late else _used(filter, read_with)
+    by = list(table.metadata().partition_columns)
+    with told(uri):
+        actions = pa.table(table.get_add_actions())
+        rows = _kept_rows(table) if "deletionVectors" in features(table)[0] else {}
+    types = {name: arrow_schema(_only(whole, name), session_zone(spark)).field(0).type for name in by}
+    layout = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+    found = []
+    for at, raw in enumerate(actions["path"].to_pylist()):
+        if "://" in raw or raw.startswith("/"):
+            raise ConfigError(
+                f"{uri} has a file that is not below it, {raw}, as a shallow clone has: let Spark read it"
+            )
+        values = pa_scalars(actions, "partition", by, at)
+        known = _equal({name: value.cast(types[name]) for name, value in values.items()})
+        if used:
+            bounds = known & _bounds(
+                actions, at, {f.name: f.type for f in read_with if f.name in used and f.name not in by}
+            )
+            whole_file = layout.make_fragment("x", system, partition_expression=bounds)
+            if not list(ds.FileSystemDataset([whole_file], read_with, layout, system).get_fragments(filter)):
+                continue
+        file = File(f"{root}/{unquote(raw)}", actions["size_bytes"][at].as_py(), -1, (), rows.get(raw))
+        found.append((file, layout.make_fragment(file.path, system, partition_expression=known)))
+    return sources._shared(spark, "read_delta", found, read_with, shown, whole, filter, honoured)
+
+
+def spark_schema(table: Any) -> StructType:
+    """The table's columns as Spark has them; one whose type Spark cannot read here stands refused."""
+    from pyspark.sql.types import StructType
+
+    made = StructType()
+    for field in json.loads(table.schema().to_json())["fields"]:
+        try:
+            made.add(nullable(StructType.fromJson({"type": "struct", "fields": [{**field, "metadata": {}}]}))[0])
+        except Exception as error:  # PySpark has several
+            made.add(
+                refused(field["name"], SchemaError(f"column {field['name']!r} has the type {field['type']}: {error}"))
+            )
+    return made
+
+
+def features(table: Any) -> tuple[set[str], set[str]]:
+    """What a table asks of readers, and of writers, by name; those that have numbers alone count too."""
+    protocol, config = table.protocol(), table.metadata().configuration
+    readers, writers = set(protocol.reader_features or ()), set(protocol.writer_features or ())
+    if protocol.min_reader_version == 2 and config.get("delta.columnMapping.mode", "none") != "none":
+        readers.add("columnMapping")
+    if config.get("delta.columnMapping.mode", "none") == "none":
+        readers.discard("columnMapping")  # it may be used, and is not
+    return readers, writers
+
+
+def _check_reading(table: Any, uri: str) -> None:
+    for name in sorted(features(table)[0] - READ_FEATURES):
+        advice = READ_ADVICE.get(name, "let Spark read it: fbs.pipeline(spark.read.format('delta').load(path))")
+        raise ConfigError(f"{uri} needs readers that know Delta's feature {name}, and read_delta does not: {advice}")
+
+
+def _only(schema: StructType, name: str) -> StructType:
+    from pyspark.sql.types import StructType
+
+    return StructType([schema[name]])
+
+
+def _used(filter: Any, schema: pa.Schema) -> list[str]:
+    """The columns that a filter refers to."""
+    return [field.name for i, field in enumerate(schema) if not sources._is_valid(filter, schema.remove(i))]
+
+
+def pa_scalars(actions: pa.Table, group: str, names: Iterable[str], at: int) -> dict[str, Any]:
+    """The values of an action in one of its structs: ``partition``, ``min``, ``max``, ``null_count``."""
+    if group not in actions.schema.names:
+        return {}
+    row, kind = actions[group][at], actions.schema.field(group).type
+    return {name: row[name] for name in names if kind.get_field_index(name) >= 0 and row.is_valid}
+
+
+def _equal(values: Mapping[str, Any]) -> Any:
+    import pyarrow.compute as pc
+
+    known = pc.scalar(True)
+    for name, value in values.items():
+        known = known & (pc.field(name) == value if value.is_valid else pc.field(name).is_null())
+    return known
+
+
+def _bounds(actions: pa.Table, at: int, types: Mapping[str, pa.DataType]) -> Any:
+    """What the log says of a file's values in these columns, as an expression that is true of all its rows."""
+    import pyarrow.compute as pc
+
+    rows = actions["num_records"][at].as_py()
+    least, most, nulls = (pa_scalars(actions, group, types, at) for group in ("min", "max", "null_count"))
+    known = pc.scalar(True)
+    for name, kind in types.items():
+        count = nulls[name].as_py() if name in nulls and not hasattr(nulls[name], "keys") else None
+        if count is not None and count == rows:
+            known = known & pc.field(name).is_null()
+            continue
+        for bound in _inequalities(least.get(name), most.get(name), name, kind):
+            known = known & (bound if count == 0 else bound | pc.field(name).is_null())
+    return known
+
+
+def _inequalities(least: Any, most: Any, name: str, kind: pa.DataType) -> list[Any]:
+    """What is true of all values that are not null; not joined, as Arrow concludes nothing from both or null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    plain = (
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+    )
+    short = pa.types.is_decimal(kind) and kind.precision <= EXACT_DIGITS
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if least is None or most is None or not least.is_valid or not most.is_valid or not (plain or short or text):
+        return []
+    if pa.types.is_timestamp(kind):
+        most = pa.scalar(most.cast(pa.int64()).as_py() + MILLISECOND_US, pa.int64()).cast(most.type)
+    least, most = least.cast(kind), most.cast(kind)
+    if pa.types.is_floating(kind) and (least.as_py() != least.as_py() or most.as_py() != most.as_py()):
+        return []  # NaN: Spark's writer has it as the greatest value
+    return [pc.field(name) >= least, pc.field(name) <= most]
+
+
+def _kept_rows(table: Any) -> dict[str, Any]:
+    """Of files with deletion vectors, by their path in the log: whether each row is kept; those behind the last are."""
+    import pyarrow as pa
+
+    base = table.table_uri.rstrip("/") + "/"
+    return {
+        path.removeprefix(base): kept.values
+        for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors())
+        for path, kept in zip(batch["filepath"].to_pylist(), batch["selection_vector"], strict=True)
+    }
