@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from fastbuf_spark.api.sinks import Written, write_parquet
     from fastbuf_spark.api.sources import read_csv, read_delta, read_ipc, read_json, read_parquet, scan
+    from fastbuf_spark.api.tables import write_delta
     from fastbuf_spark.conf import ShuffleConf
     from fastbuf_spark.driver.checks import Preflight, preflight
     from fastbuf_spark.driver.exchanges import last_run, progress
@@ -102,6 +103,7 @@ __all__ = [
     "to_parquet",
     "to_postgres",
     "ui",
+    "write_delta",
     "write_parquet",
 ]
 
@@ -157,6 +159,7 @@ _HOMES = {
     "schema_of": "schema",
     "struct_type_of": "schema",
     "ui": "driver.page",
+    "write_delta": "api.tables",
     "write_parquet": "api.sinks",
 }
 

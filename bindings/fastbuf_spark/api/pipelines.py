@@ -281,6 +281,14 @@ class Pipeline:
 
         return write_parquet(self, path, partition_by, mode, compression=compression, filesystem=filesystem)
 
+    def write_delta(
+        self, path: Any, mode: str = "append", partition_by: str | Iterable[str] | None = None, **options: Any
+    ) -> Written:
+        """Write the rows to a Delta table; see :func:`fastbuf_spark.write_delta`."""
+        from fastbuf_spark.api.tables import write_delta
+
+        return write_delta(self, path, mode, partition_by, **options)
+
     @property
     def schema(self) -> StructType:
         """Schema of the result."""

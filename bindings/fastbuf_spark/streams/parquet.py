@@ -91,7 +91,7 @@ class _ParquetWriter:
         written = self._attempt.close()
         self._attempt = None
         made: list[Committable] = []
-        for attempt, path, rows, size in written:
+        for attempt, path, rows, size, _ in written:
             _sync(self._staging / attempt / path)
             made.append({"from": f"{attempt}/{path}", "to": path, "rows": rows, "bytes": size})
         for folder in {(self._staging / each["from"]).parent for each in made}:

@@ -28,7 +28,7 @@ _ESCAPED = frozenset([chr(i) for i in range(1, 32)] + list("\x7f\"#%'*/:=?\\{[]^
 MOST_GROUP_BYTES = 64 << 20  #: most bytes of a row group, as held in memory before it is written
 MOST_ROWS = 1 << 20
 MOST_OPEN = 64  #: open files of a task; beyond this the least recently written one is closed
-REPORT = "attempt string, path string, rows long, bytes long"
+REPORT = "attempt string, path string, rows long, bytes long, told string"
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,15 @@ class Write:
         except BaseException:
             attempt.abandon()
             raise
-        names = ("attempt", "path", "rows", "bytes")
+        names = ("attempt", "path", "rows", "bytes", "told")
         columns = zip(*written, strict=True) if written else ((),) * len(names)
-        types = (pa.string(), pa.string(), pa.int64(), pa.int64())
+        types = (pa.string(), pa.string(), pa.int64(), pa.int64(), pa.string())
         arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, names=list(names))
+
+    def told(self, footer: Any) -> str:
+        """What else is reported of a file, by its footer."""
+        return ""
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The rows for each directory, with the columns that are stored in files."""
@@ -161,7 +165,7 @@ class Attempt:
         self._files: dict[str, _File] = {}
         self._count = 0
         self._held = 0
-        self._done: list[tuple[str, str, int, int]] = []
+        self._done: list[tuple[str, str, int, int, str]] = []
 
     def add(self, folder: str, part: pa.RecordBatch) -> None:
         """Add rows; if too many are held, write those of the directory with the most."""
@@ -174,8 +178,8 @@ class Attempt:
         while self._held > self._write.memory_bytes:
             self._flush(max(self._files.values(), key=lambda each: each.nbytes))
 
-    def close(self) -> list[tuple[str, str, int, int]]:
-        """Write the remaining rows; returns all files: attempt, path below it, rows, bytes."""
+    def close(self) -> list[tuple[str, str, int, int, str]]:
+        """Write the remaining rows; returns all files: attempt, path below it, rows, bytes, what is told."""
         for folder in list(self._files):
             self._close(folder)
         return self._done
@@ -217,6 +221,7 @@ class _File:
         self.rows = self.nbytes = self._all_rows = 0
         self._writer: Any = None
         self._sink: Any = None
+        self._footers: list[Any] = []
 
     @property
     def is_open(self) -> bool:
@@ -254,16 +259,18 @@ class _File:
                 below += f"/{name}"
                 write.system.create_dir(below, recursive=False)
             self._sink = write.system.open_output_stream(f"{write.folder}/{self._attempt}/{self._path}")
-            self._writer = pq.ParquetWriter(self._sink, write.schema, compression=write.compression)
+            self._writer = pq.ParquetWriter(
+                self._sink, write.schema, compression=write.compression, metadata_collector=self._footers
+            )
         batches = [pa.ipc.read_record_batch(copied, write.schema) for copied in self._held]
         self._writer.write_table(pa.Table.from_batches(batches), row_group_size=MOST_ROWS)
 
-    def close(self) -> tuple[str, str, int, int]:
+    def close(self) -> tuple[str, str, int, int, str]:
         with refusals(self._write.folder, self.folder):
             self._writer.close()
             size = int(self._sink.tell())
             self._sink.close()
-        return self._attempt, self._path, self._all_rows, size
+        return self._attempt, self._path, self._all_rows, size, self._write.told(self._footers[0])
 
     def abandon(self) -> None:
         self._held = []

@@ -1,0 +1,196 @@
+"""Tables that the workers write themselves, so that no row goes through the JVM."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import ConfigError, ResourceError
+from fastbuf_spark.api.sinks import CODECS, Written, _by, _columns, _files
+from fastbuf_spark.driver.checks import check_mode
+from fastbuf_spark.driver.delta import location
+from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns, check_table, existing
+from fastbuf_spark.driver.jobs import cancelled_with
+from fastbuf_spark.schema import struct_type
+from fastbuf_spark.worker.delta import DeltaWrite
+from fastbuf_spark.worker.writing import REPORT, refusals
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+MODES = ("append", "overwrite", "error", "ignore")
+
+
+def write_delta(
+    df: Any,
+    path: Any,
+    mode: str = "append",
+    partition_by: str | Iterable[str] | None = None,
+    *,
+    predicate: Sequence[tuple[str, str, Any]] | None = None,
+    compression: str = "snappy",
+    filesystem: Any = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Written:
+    """Write a DataFrame or a pipeline to a Delta table, in one commit; runs at once.
+
+    Parameters
+    ----------
+    df
+        A DataFrame, or a :class:`Pipeline`, whose last functions are called in the tasks that write.
+    path
+        Path or URI of the table, on a file system that the driver and all workers share; made if it is missing.
+    mode
+        What to do with a table that is there: ``"append"``, ``"overwrite"`` (its rows, or those of ``predicate``),
+        ``"error"`` or ``"ignore"``.
+    partition_by
+        Columns of a new table's partitions; default for one that is there: its own.
+    predicate
+        Which partitions an overwrite replaces, as ``[("day", "=", "2026-01-31")]``; ``in`` takes a list.
+    compression
+        As for :func:`write_parquet`.
+    filesystem
+        A file system of pyarrow or fsspec by which workers write; default: that of the URI, or the local one.
+    storage_options
+        What deltalake takes to open the table; it is not shown.
+
+    Returns
+    -------
+    Written
+
+    Raises
+    ------
+    SchemaError
+        A column is not one of the table's, has another type there, or one that Delta does not have.
+    ConfigError
+        The table asks of its writers what is not done here; the message names it.
+    ResourceError
+        The table is there already, or another write has changed what this one replaces.
+
+    Notes
+    -----
+    Tasks write files that no reader sees until the driver commits them all.  A run that fails removes its own; those of
+    a killed driver are removed by Delta's VACUUM, as no version has them.
+    """
+    from fastbuf_spark.api.pipelines import pipeline
+
+    given = pipeline(df)
+    check_mode(mode, MODES)
+    if compression not in CODECS:
+        raise ConfigError(f"compression is {compression!r}: it must be one of {', '.join(CODECS)}")
+    if predicate is not None and mode != "overwrite":
+        raise ConfigError(f"predicate says what an overwrite replaces, and mode is {mode!r}")
+    system, root, uri = location(path, filesystem)
+    at, plan = given._terminal()
+    table = existing(uri, storage_options)
+    if table is not None and mode == "error":
+        raise ResourceError(f"{uri} is there already: use mode='append' or 'overwrite', or another path")
+    if table is not None and mode == "ignore":
+        return Written(0, 0, 0)
+    if table is None:
+        _check_empty(system, root)
+    schema: StructType = at.schema
+    check_columns(schema)
+    names = schema.names
+    listed = None if partition_by is None and table is not None else list(_by(partition_by, names, False))
+    if table is not None:
+        names = check_table(table, uri, schema, listed, mode == "overwrite")
+        listed = list(table.metadata().partition_columns)
+    by = _by(listed, names, False)
+    schema = _renamed(schema, names)
+    columns = _columns(schema, tuple(by.values()), False)
+    chosen = _predicate(predicate, list(by))
+    commit = DeltaCommit(uri, storage_options, schema, list(by))
+    folder = f"fastbuf-{secrets.token_hex(8)}"
+    made: list[Added] = []
+    try:
+        with refusals(root):
+            system.create_dir(f"{root}/{folder}", recursive=True)
+        files = _files(plan.spark, schema, columns)
+        write = DeltaWrite(
+            system, f"{root}/{folder}", files, columns, tuple(by.items()), compression, plan.conf.memory_bytes
+        )
+        with cancelled_with(plan.spark):
+            rows = at.then(write, struct_type(REPORT)).to_df().collect()
+        made = [Added.of(folder, row.attempt, row.path, row.bytes, row.told) for row in rows]
+        _check_sizes(system, root, made)
+        _check_predicate(chosen, made)
+        if table is None and mode in ("error", "ignore"):
+            commit.create(made)
+        elif mode == "overwrite":
+            commit.replace(made, chosen)
+        elif made or table is None:
+            commit.append(made)
+    except BaseException:
+        # A commit may have been made whose answer was lost
+        if not made or not commit.has(made):
+            with contextlib.suppress(OSError):
+                system.delete_dir(f"{root}/{folder}")
+        raise
+    _drop_others(system, f"{root}/{folder}", {row.attempt for row in rows})
+    return Written(len(made), sum(row.rows for row in rows), sum(file.size for file in made))
+
+
+def _renamed(schema: StructType, names: Sequence[str]) -> StructType:
+    from pyspark.sql.types import StructField, StructType
+
+    pairs = zip(schema.fields, names, strict=True)
+    return StructType([StructField(name, field.dataType, field.nullable, field.metadata) for field, name in pairs])
+
+
+def _check_empty(system: Any, root: str) -> None:
+    from pyarrow import fs
+
+    inside = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
+    seen = [info.base_name for info in inside if not info.base_name.startswith((".", "_", "fastbuf-"))]
+    if seen:
+        raise ResourceError(f"{root} is no Delta table, and has files ({seen[0]}): give another path, or remove them")
+
+
+def _check_sizes(system: Any, root: str, files: Sequence[Added]) -> None:
+    infos = system.get_file_info([f"{root}/{file.path}" for file in files])
+    for info, file in zip(infos, files, strict=True):
+        if info.size != file.size:
+            raise ResourceError(
+                f"a task wrote {file.size} bytes to {info.path}, of which the driver sees {info.size}: the path must "
+                "be on a file system that the driver and all workers share"
+            )
+
+
+def _predicate(given: Any, by: Sequence[str]) -> list[tuple[str, str, Any]] | None:
+    """As deltalake takes it: values are texts, as the log has them."""
+    if given is None:
+        return None
+    made: list[tuple[str, str, Any]] = []
+    for each in given:
+        if len(each) != 3 or each[0] not in by or each[1] not in ("=", "in"):
+            raise ConfigError(
+                f"predicate is {given!r:.200}: give triples of a column of {list(by)}, which name the table's "
+                "partitions, '=' or 'in', and a value, or a list of them"
+            )
+        made.append((each[0], each[1], [str(v) for v in each[2]] if each[1] == "in" else str(each[2])))
+    return made
+
+
+def _check_predicate(chosen: Any, files: Sequence[Added]) -> None:
+    for name, operator, wanted in chosen or ():
+        for file in files:
+            if file.values[name] not in (wanted if operator == "in" else [wanted]):
+                raise ConfigError(
+                    f"there are rows with {name}={file.values[name]!r}, and predicate replaces {name} {operator} "
+                    f"{wanted!r}: filter them, or leave predicate out"
+                )
+
+
+def _drop_others(system: Any, folder: str, counted: set[str]) -> None:
+    """Remove what attempts wrote that did not count, and the run's directory if it is empty."""
+    from pyarrow import fs
+
+    with contextlib.suppress(OSError):
+        for info in system.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
+            if info.base_name not in counted:
+                system.delete_dir(info.path)
+        if not counted:
+            system.delete_dir(folder)

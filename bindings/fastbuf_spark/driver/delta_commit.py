@@ -1,0 +1,254 @@
+"""Commits to Delta tables: what a table takes, the actions of files that tasks wrote, and who came first."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from fastbuf.errors import ConfigError, ResourceError, SchemaError
+from fastbuf_spark.driver.delta import features, opened, package, spark_schema, told
+from fastbuf_spark.driver.directory_names import unescaped, values_of
+from fastbuf_spark.driver.file_types import nullable
+from fastbuf_spark.schema import types_in
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+#: What a table may ask of its writers; of some only that they are not used (see check_table)
+WRITE_FEATURES = frozenset(
+    (
+        *("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "identityColumns"),
+        *("columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"),
+    )
+)
+#: Settings of a table, and metadata of its columns, that ask writers to look at rows
+_RULES = re.compile(
+    r"delta\.(constraints\..*|invariants|generationExpression|identity\..*|columnMapping\.physicalName)"
+)
+_TYPES = re.compile(
+    r"(string|tinyint|smallint|int|bigint|float|double|boolean|binary|date|timestamp|timestamp_ntz|decimal\(.*\))"
+)
+_ODD_NAME = re.compile(r"[ ,;{}()\n\t=]")
+TRIES = 3
+
+
+@dataclass(frozen=True)
+class Added:
+    """A file that a task wrote: its path below the table, size, partition values by name, and statistics."""
+
+    path: str
+    size: int
+    values: Mapping[str, str | None]
+    statistics: str
+
+    @classmethod
+    def of(cls, folder: str, attempt: str, path: str, size: int, statistics: str) -> Added:
+        """From what a task reports of it."""
+        named = values_of(path.split("/")[:-1])
+        values = {name: None if value is None else unescaped(value) for name, value in named}
+        return cls(f"{folder}/{attempt}/{path}", size, values, statistics)
+
+    def action(self) -> Any:
+        """For deltalake, which escapes the path."""
+        from deltalake.transaction import AddAction
+
+        now = int(time.time() * 1000)
+        return AddAction(self.path, self.size, dict(self.values), now, True, self.statistics)
+
+
+def existing(uri: str, options: Mapping[str, str] | None) -> Any | None:
+    """The table, if there is one."""
+    with told(uri):
+        is_there = package().DeltaTable.is_deltatable(uri, dict(options) if options else None)
+    return opened(uri, options) if is_there else None
+
+
+def check_columns(schema: StructType) -> None:
+    """SchemaError for columns that Delta does not have, by their names."""
+    from pyspark.sql import types as T
+
+    for field in schema.fields:
+        for each in types_in(field.dataType):
+            nested = isinstance(each, T.StructType | T.ArrayType | T.MapType)
+            if not nested and not _TYPES.fullmatch(each.simpleString()):
+                raise SchemaError(
+                    f"field {field.name!r} has Spark's type {field.dataType.simpleString()}, which Delta does not have"
+                )
+            for name in [field.name, *(each.names if isinstance(each, T.StructType) else ())]:
+                if _ODD_NAME.search(name):
+                    raise SchemaError(f"column {name!r} has one of ' ,;{{}}()=' in its name, which Delta does not take")
+
+
+def check_table(table: Any, uri: str, schema: StructType, by: Sequence[str] | None, replaces: bool) -> list[str]:
+    """The table's own names for these columns, if it takes such rows.
+
+    Raises
+    ------
+    ConfigError
+        It asks for what is not done here, or has other partitions.
+    SchemaError
+        Its columns, or their types, are others.
+    """
+    theirs = table.metadata()
+    raw = json.loads(table.schema().to_json())["fields"]
+    asks = sorted(features(table)[1] - WRITE_FEATURES)
+    asks += [name for name in theirs.configuration if _RULES.fullmatch(name)]
+    asks += [
+        f"{name} of column {field['name']!r}" for field in raw for name in field["metadata"] if _RULES.fullmatch(name)
+    ]
+    if asks:
+        raise ConfigError(
+            f"{uri} asks its writers for {asks[0]}, which fastbuf does not do: let Spark or deltalake write"
+        )
+    if replaces and theirs.configuration.get("delta.appendOnly", "false").lower() == "true":
+        raise ConfigError(f"{uri} has delta.appendOnly=true, and an overwrite would remove rows: append")
+    shown = {field.name.casefold(): field for field in spark_schema(table).fields}
+    for field in schema.fields:
+        other = shown.get(field.name.casefold())
+        if other is None:
+            raise SchemaError(f"{uri} has no column {field.name!r}, only {[each['name'] for each in raw]}")
+        mine, wanted = (nullable(each.dataType).simpleString() for each in (field, other))
+        if mine != wanted:
+            raise SchemaError(f"column {field.name!r} is {mine}, and {wanted} in {uri}: cast it")
+    given = {field.name.casefold() for field in schema.fields}
+    lacks = [f["name"] for f in raw if f["name"].casefold() not in given]
+    if lacks and not all(
+        f["nullable"] and f["name"] not in theirs.partition_columns for f in raw if f["name"] in lacks
+    ):
+        raise SchemaError(f"the rows have no column {lacks}, which {uri} needs")
+    columns = list(theirs.partition_columns)
+    if by is not None and [name.casefold() for name in by] != [name.casefold() for name in columns]:
+        raise ConfigError(f"partition_by is {list(by)}, and {uri} is partitioned by {columns}: leave it out")
+    return [shown[field.name.casefold()].name for field in schema.fields]
+
+
+def check_nulls(table: Any, files: Sequence[Added]) -> None:
+    """SchemaError if there is a null in a column of the table's that has none."""
+    needed = [f["name"] for f in json.loads(table.schema().to_json())["fields"] if not f["nullable"]]
+    for file in files:
+        nulls = json.loads(file.statistics)["nullCount"]
+        for name in needed:
+            if file.values.get(name, "") is None or (name not in file.values and nulls.get(name, 1)):
+                raise SchemaError(
+                    f"column {name!r} may not be null in this table, and {nulls.get(name)} rows have none there"
+                )
+
+
+class DeltaCommit:
+    """A commit of files to a table, which there may not be yet.
+
+    Parameters
+    ----------
+    schema, by
+        Those of a table that is made.
+    options
+        For deltalake.
+    """
+
+    def __init__(self, uri: str, options: Mapping[str, str] | None, schema: StructType, by: Sequence[str]) -> None:
+        self._uri, self._options, self._schema, self._by = uri, options, schema, list(by)
+
+    def append(self, files: Sequence[Added], application: tuple[str, int] | None = None) -> bool:
+        """Add files, whoever else adds some; False if the application's transaction is in the log already.
+
+        Parameters
+        ----------
+        application
+            Name and version of a transaction that is made once.
+        """
+        return self._commit(files, "append", None, application)
+
+    def replace(self, files: Sequence[Added], predicate: Sequence[tuple[str, str, Any]] | None) -> None:
+        """Replace the table's files, or those of some partitions.
+
+        Raises
+        ------
+        ResourceError
+            Another write has removed some of them meanwhile.
+        """
+        self._commit(files, "overwrite", predicate, None)
+
+    def create(self, files: Sequence[Added]) -> None:
+        """Make the table.
+
+        Raises
+        ------
+        ResourceError
+            Another write has made it meanwhile.
+        """
+        self._create(files, None)
+
+    def has(self, files: Sequence[Added]) -> bool:
+        """Whether one of these files is the table's."""
+        table = existing(self._uri, self._options)
+        if table is None or not files:
+            return False
+        import pyarrow as pa
+
+        return files[0].path in map(unquote, pa.table(table.get_add_actions())["path"].to_pylist())
+
+    def _commit(self, files: Any, mode: str, predicate: Any, application: Any) -> bool:
+        exceptions = package().exceptions
+        for attempt in range(TRIES):
+            table = existing(self._uri, self._options)
+            try:
+                if table is None:
+                    self._create(files, application)
+                    return True
+                if application and (table.transaction_version(application[0]) or -1) >= application[1]:
+                    return False
+                check_table(table, self._uri, self._schema, None, mode == "overwrite")
+                check_nulls(table, files)
+                with told(self._uri):
+                    table.create_write_transaction(
+                        [file.action() for file in files],
+                        mode,
+                        table.schema(),
+                        self._by,
+                        partition_filters=predicate,
+                        commit_properties=_properties(application),
+                    )
+                return True
+            except ResourceError as error:
+                conflict = isinstance(error.__cause__, exceptions.CommitFailedError) or "made it meanwhile" in str(
+                    error
+                )
+                if not conflict:
+                    raise
+                if mode == "overwrite" or attempt + 1 == TRIES:
+                    raise ResourceError(
+                        f"{self._uri}: another write has changed the table meanwhile, and nothing of this one is seen: "
+                        f"run it again ({error.__cause__ or error})"
+                    ) from error
+        raise AssertionError("not reached")
+
+    def _create(self, files: Sequence[Added], application: Any) -> None:
+        from deltalake import Schema
+        from deltalake.transaction import create_table_with_add_actions
+
+        try:
+            with told(self._uri):
+                create_table_with_add_actions(
+                    self._uri,
+                    Schema.from_json(json.dumps(nullable(self._schema).jsonValue())),
+                    [file.action() for file in files],
+                    "error",
+                    self._by,
+                    storage_options=dict(self._options) if self._options else None,
+                    commit_properties=_properties(application),
+                )
+        except ResourceError as error:
+            if existing(self._uri, self._options) is None:
+                raise
+            raise ResourceError(f"{self._uri}: another write has made it meanwhile; use mode='append'") from error
+
+
+def _properties(application: tuple[str, int] | None) -> Any:
+    from deltalake.transaction import CommitProperties, Transaction
+
+    return CommitProperties(app_transactions=None if application is None else [Transaction(*application)])
