@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fastbuf_spark.driver.summary import RunSummary
     from fastbuf_spark.schema import schema_of, struct_type_of
     from fastbuf_spark.serializer import ObjectSerializer
+    from fastbuf_spark.streams.delta import to_delta
     from fastbuf_spark.streams.entry import stream, stream_files, stream_kafka, stream_rate
     from fastbuf_spark.streams.function import to_function
     from fastbuf_spark.streams.groups import StreamGroups
@@ -97,6 +98,7 @@ __all__ = [
     "stream_rate",
     "struct_type_of",
     "to",
+    "to_delta",
     "to_function",
     "to_kafka",
     "to_memory",
@@ -132,6 +134,7 @@ _HOMES = {
     "to": "streams.sink",
     "to_function": "streams.function",
     "to_kafka": "streams.kafka_sink",
+    "to_delta": "streams.delta",
     "to_memory": "streams.memory",
     "to_parquet": "streams.parquet",
     "to_postgres": "streams.postgres",

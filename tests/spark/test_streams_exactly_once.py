@@ -51,3 +51,18 @@ def test_a_process_that_is_killed_at_a_point(spark: Any, tmp_path: Path, fail_at
     table = target.table() if sink == "memory" else pq.read_table(tmp_path / "out", partitioning=None)
     check(table, ROWS)
     nothing_waits(tmp_path / "chk")
+
+
+def test_a_task_that_is_killed_while_it_commits_to_delta(spark: Any, tmp_path: Path, fail_at: Any) -> None:
+    """The version is in the table's log, and nobody was told: it is not committed again."""
+    deltalake = pytest.importorskip("deltalake", reason="pip install 'fastbuf[delta]'")
+    killed = fail_at("in commit")
+    query = numbered.numbered(spark, ROWS, RATE).write_stream(
+        fbs.to_delta(tmp_path / "out", "k"), tmp_path / "chk", every=0.2
+    )
+    assert query.await_termination(120)
+    assert query.status["state"] == "finished"
+    assert killed.exists(), "nothing was killed"
+    assert query.status["restarts"] == 1
+    check(deltalake.DeltaTable(tmp_path / "out").to_pyarrow_table(), ROWS)
+    nothing_waits(tmp_path / "chk")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -34,7 +34,9 @@ _TYPES = re.compile(
     r"(string|tinyint|smallint|int|bigint|float|double|boolean|binary|date|timestamp|timestamp_ntz|decimal\(.*\))"
 )
 _ODD_NAME = re.compile(r"[ ,;{}()\n\t=]")
-TRIES = 3
+TRIES = 3  #: of a commit that finds a new version that is not only added to
+RETRIES = 100  #: of a stream's commit that finds a new version
+MARK = "fastbufTransaction"
 
 
 @dataclass(frozen=True)
@@ -153,15 +155,22 @@ class DeltaCommit:
     def __init__(self, uri: str, options: Mapping[str, str] | None, schema: StructType, by: Sequence[str]) -> None:
         self._uri, self._options, self._schema, self._by = uri, options, schema, list(by)
 
-    def append(self, files: Sequence[Added], application: tuple[str, int] | None = None) -> bool:
+    def append(
+        self,
+        files: Sequence[Added],
+        application: tuple[str, int] | None = None,
+        check: Callable[[Sequence[Added]], None] | None = None,
+    ) -> bool:
         """Add files, whoever else adds some; False if the application's transaction is in the log already.
 
         Parameters
         ----------
         application
-            Name and version of a transaction that is made once.
+            Name and version of a transaction that is made once.  Versions may come in any order.
+        check
+            Called before files are added.
         """
-        return self._commit(files, "append", None, application)
+        return self._commit(files, "append", None, application, check)
 
     def replace(self, files: Sequence[Added], predicate: Sequence[tuple[str, str, Any]] | None) -> None:
         """Replace the table's files, or those of some partitions.
@@ -171,7 +180,7 @@ class DeltaCommit:
         ResourceError
             Another write has removed some of them meanwhile.
         """
-        self._commit(files, "overwrite", predicate, None)
+        self._commit(files, "overwrite", predicate)
 
     def create(self, files: Sequence[Added]) -> None:
         """Make the table.
@@ -192,16 +201,23 @@ class DeltaCommit:
 
         return files[0].path in map(unquote, pa.table(table.get_add_actions())["path"].to_pylist())
 
-    def _commit(self, files: Any, mode: str, predicate: Any, application: Any) -> bool:
+    def _commit(
+        self, files: Sequence[Added], mode: str, predicate: Any, application: Any = None, check: Any = None
+    ) -> bool:
         exceptions = package().exceptions
         for attempt in range(TRIES):
             table = existing(self._uri, self._options)
             try:
+                named = application
+                if application and table is not None:
+                    named = _not_made(table, *application)
+                    if named is None:
+                        return False
+                if check is not None:
+                    check(files)
                 if table is None:
                     self._create(files, application)
                     return True
-                if application and (table.transaction_version(application[0]) or -1) >= application[1]:
-                    return False
                 check_table(table, self._uri, self._schema, None, mode == "overwrite")
                 check_nulls(table, files)
                 with told(self._uri):
@@ -211,7 +227,7 @@ class DeltaCommit:
                         table.schema(),
                         self._by,
                         partition_filters=predicate,
-                        commit_properties=_properties(application),
+                        commit_properties=_properties(named, application),
                     )
                 return True
             except ResourceError as error:
@@ -240,7 +256,7 @@ class DeltaCommit:
                     "error",
                     self._by,
                     storage_options=dict(self._options) if self._options else None,
-                    commit_properties=_properties(application),
+                    commit_properties=_properties(application, application),
                 )
         except ResourceError as error:
             if existing(self._uri, self._options) is None:
@@ -248,7 +264,25 @@ class DeltaCommit:
             raise ResourceError(f"{self._uri}: another write has made it meanwhile; use mode='append'") from error
 
 
-def _properties(application: tuple[str, int] | None) -> Any:
+def _not_made(table: Any, name: str, version: int) -> tuple[str, int] | None:
+    """The transaction to make for this version of an application; None: it is in the log.
+
+    Delta keeps the newest version alone.  One that comes after a newer one gets a name of its own.
+    """
+    newest = table.transaction_version(name)
+    if newest is None or newest < version:
+        return name, version
+    own = f"{name}-{version}"
+    made = newest == version or table.transaction_version(own) is not None
+    return None if made or any(each.get(MARK) == own for each in table.history()) else (own, version)
+
+
+def _properties(named: tuple[str, int] | None, application: tuple[str, int] | None) -> Any:
+    """The transaction, and a mark of it in the table's history."""
     from deltalake.transaction import CommitProperties, Transaction
 
-    return CommitProperties(app_transactions=None if application is None else [Transaction(*application)])
+    if named is None or application is None:
+        return CommitProperties()
+    mark = {MARK: f"{application[0]}-{application[1]}"}
+    # Tasks of a stream commit at the same time: each adds its files to what the others have added
+    return CommitProperties(custom_metadata=mark, max_commit_retries=RETRIES, app_transactions=[Transaction(*named)])

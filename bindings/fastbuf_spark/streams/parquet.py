@@ -92,7 +92,7 @@ class _ParquetWriter:
         self._attempt = None
         made: list[Committable] = []
         for attempt, path, rows, size, _ in written:
-            _sync(self._staging / attempt / path)
+            sync_file(self._staging / attempt / path)
             made.append({"from": f"{attempt}/{path}", "to": path, "rows": rows, "bytes": size})
         for folder in {(self._staging / each["from"]).parent for each in made}:
             sync_directory(folder)
@@ -131,7 +131,8 @@ class _ParquetWriter:
             self._attempt.abandon()
 
 
-def _sync(path: Path) -> None:
+def sync_file(path: Path) -> None:
+    """Have a file on its disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

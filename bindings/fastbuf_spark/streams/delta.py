@@ -1,0 +1,156 @@
+"""A Delta table as a sink: files that no version has, until their checkpoint is complete and the task adds them.
+
+Each commit carries the transaction of an application, Delta's own way to be idempotent: its name is that of the task in
+this run of the stream, its version the checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastbuf.checkpoint.store import sync_directory
+from fastbuf.errors import ConfigError
+from fastbuf_spark.driver.delta import location
+from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns, check_table, existing
+from fastbuf_spark.driver.sources import of_arrow
+from fastbuf_spark.streams.fail_points import reach
+from fastbuf_spark.streams.parquet import MEMORY_BYTES, sync_file
+from fastbuf_spark.streams.sink import CommitFailed, Committable, SinkContext, SinkWriter
+from fastbuf_spark.worker.delta import DeltaWrite
+from fastbuf_spark.worker.writing import Attempt, file_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class DeltaSink:
+    """See :func:`fastbuf_spark.to_delta`."""
+
+    path: str
+    partition_by: tuple[str, ...] = ()
+    compression: str = "snappy"
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    output_modes = ("append",)
+
+    @property
+    def name(self) -> str:
+        """For the plan."""
+        return f"Delta table {self.path}"
+
+    def check(self, schema: pa.Schema, exactly_once: bool) -> None:
+        """The table takes such rows, or can be made."""
+        rows = of_arrow(schema)
+        check_columns(rows)
+        missing = [name for name in self.partition_by if name not in schema.names]
+        if missing or len(self.partition_by) == len(schema.names):
+            raise ConfigError(f"partition_by is {list(self.partition_by)}: give some of {schema.names}, and not all")
+        _, _, uri = location(self.path)
+        table = existing(uri, self.storage_options)
+        if table is None:
+            self._commit(schema).append(())
+            return
+        names = check_table(table, uri, rows, self.partition_by, False)
+        if names != schema.names:
+            raise ConfigError(f"the rows have {schema.names}, and the table {names}: rename them")
+
+    def restore(self, context: SinkContext, committables: Sequence[Committable]) -> None:
+        """Nothing: files that no checkpoint knows are in no version of the table, and VACUUM removes them."""
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        """Writes into a directory of this stream's."""
+        return _DeltaWriter(self, context)
+
+    def _commit(self, schema: pa.Schema) -> DeltaCommit:
+        return DeltaCommit(location(self.path)[2], self.storage_options, of_arrow(schema), self.partition_by)
+
+
+class _DeltaWriter:
+    def __init__(self, sink: DeltaSink, context: SinkContext) -> None:
+        import pyarrow as pa
+        from pyarrow import fs
+
+        self._system, self._root, _ = location(sink.path)
+        self._is_local = isinstance(self._system, fs.LocalFileSystem)
+        self._application = f"fastbuf-{context.job}-{context.generation}-{context.task}"
+        self._folder = f"fastbuf-{context.job}"
+        self._to = sink._commit(context.schema)
+        columns = tuple(i for i, name in enumerate(context.schema.names) if name not in sink.partition_by)
+        by = tuple((name, context.schema.get_field_index(name)) for name in sink.partition_by)
+        shape = file_schema(pa.schema([context.schema.field(i) for i in columns]), {})
+        at = f"{self._root}/{self._folder}"
+        self._system.create_dir(at, recursive=True)
+        self._write = DeltaWrite(self._system, at, shape, columns, by, sink.compression, MEMORY_BYTES)
+        self._attempt: Attempt | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._attempt is None:
+            self._attempt = Attempt(self._write)
+        for folder, part in self._write._parts(batch):
+            self._attempt.add(folder, part)
+
+    def prepare(self, checkpoint: int) -> list[Committable]:
+        if self._attempt is None:
+            return []
+        written = self._attempt.close()
+        self._attempt = None
+        files = [Added.of(self._folder, attempt, path, size, told) for attempt, path, _, size, told in written]
+        if self._is_local:
+            for file in files:
+                sync_file(Path(self._root, file.path))
+            for folder in {parent for file in files for parent in Path(file.path).parents}:
+                sync_directory(Path(self._root, folder))
+        # One for all files: they are committed together, whichever task does it
+        return [{"application": self._application, "version": checkpoint, "files": [asdict(file) for file in files]}]
+
+    def commit(self, checkpoint: int, committables: Sequence[Committable]) -> None:
+        for each in committables:
+            files = [Added(**file) for file in each["files"]]
+            self._to.append(files, (each["application"], each["version"]), self._check)
+            reach("in commit", checkpoint)
+
+    def _check(self, files: Sequence[Added]) -> None:
+        infos = self._system.get_file_info([f"{self._root}/{file.path}" for file in files])
+        for info, file in zip(infos, files, strict=True):
+            if info.size != file.size:
+                raise CommitFailed(
+                    f"rows of a complete checkpoint are at risk: {info.path} has {info.size} bytes, {file.size} were "
+                    "written, and no version of the table has it"
+                )
+
+    def close(self) -> None:
+        if self._attempt is not None:
+            self._attempt.abandon()
+
+
+def to_delta(
+    path: str | os.PathLike[str],
+    partition_by: str | Iterable[str] = (),
+    *,
+    compression: str = "snappy",
+    storage_options: Mapping[str, str] | None = None,
+) -> DeltaSink:
+    """Write a stream's rows to a Delta table, in a version for each task and checkpoint.
+
+    Parameters
+    ----------
+    path
+        Path or URI of the table, which all hosts see; made if it is missing.  Rows are added to what it has.
+    partition_by
+        Columns of a new table's partitions; those of one that is there must be these.
+    compression
+        As for :meth:`Pipeline.write_delta`.
+    storage_options
+        What deltalake takes to open the table, in the workers too; it is not shown.
+
+    Notes
+    -----
+    Workers need the package deltalake.  Each task adds at least one file for each checkpoint in which it has rows:
+    choose the interval by the size of files that readers like.
+    """
+    by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    return DeltaSink(os.fspath(path), by, compression, storage_options)
