@@ -135,7 +135,8 @@ def delta_source(
                 continue
         file = File(f"{root}/{unquote(raw)}", actions["size_bytes"][at].as_py(), -1, (), rows.get(raw))
         found.append((file, layout.make_fragment(file.path, system, partition_expression=known)))
-    return sources._shared(spark, "read_delta", found, read_with, shown, whole, filter, honoured)
+    asked = sources.Asked(spark, "read_delta", path, columns, filter, filesystem, honoured)
+    return sources._shared(asked, found, read_with, shown, whole)
 
 
 def spark_schema(table: Any) -> StructType:

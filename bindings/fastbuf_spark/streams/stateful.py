@@ -7,6 +7,7 @@ a message to the JVM, here it is a look into a map.
 from __future__ import annotations
 
 import logging
+import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.checkpoint.state import GroupedMap, Timers
 from fastbuf.errors import ConfigError
-from fastbuf_spark.pyspark_private import active_context
+from fastbuf_spark.pyspark_private import active_context, pickled
 from fastbuf_spark.results import about
 from fastbuf_spark.schema import conform
 from fastbuf_spark.streams.operators import KeyGroups
@@ -481,11 +482,9 @@ def _indices(first: Any) -> Any:
 
 def shapes_of(processor: Any) -> dict[str, StructType]:
     """The schemas that a processor's ``init`` gives as text, found by calling that of a copy on the driver."""
-    from pyspark.cloudpickle import dumps, loads
-
     handle = Handle(_Here(), Timers(), True, {})
     try:
-        loads(dumps(processor)).init(handle)
+        pickle.loads(pickled(processor)).init(handle)
     except Exception as error:  # it may need what only workers have
         log.debug("init of %s fails on the driver: %r", type(processor).__name__, error)
     return handle.shapes
