@@ -152,6 +152,7 @@ def test_a_commit_that_fails_and_a_task_that_dies_before_the_last_one(spark: Any
 def test_two_queries_on_one_checkpoint(spark: Any, tmp_path: Path) -> None:
     stream = numbered.numbered(spark, None, 10.0)  # type: ignore[arg-type]
     query = stream.write_stream(fbs.to_memory(), tmp_path / "chk", every=5)
+    assert query._spec.conf.stall_timeout == 5 * 600  # back pressure is no stall before its checkpoints have failed
     with pytest.raises(CheckpointInUse, match=rf"in use by process {os.getpid()} on "):
         stream.write_stream(fbs.to_memory(), tmp_path / "chk", every=5)
     query.stop()

@@ -258,6 +258,9 @@ class Stream:
         from fastbuf_spark.driver.exchanges import server_of
 
         conf = self._settings()
+        # A channel may be blocked for as long as a barrier is waited for: who waits too long is the checkpoint's to say
+        patience = checkpoints.timeout_s * (checkpoints.tolerated + 2)
+        conf = dataclasses.replace(conf, stall_timeout=max(conf.stall_timeout, patience))
         server = server_of(sc, conf)
         store = CheckpointStore(checkpoint, key_groups)
         spec = StreamSpec(
