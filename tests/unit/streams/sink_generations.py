@@ -170,7 +170,8 @@ def run(
     sink.restore(context, stream.committables)
     stream.restored()
     writer = sink.writer(context)
-    writer.commit(stream.checkpoint, stream.committables)
+    before = stream.committables
+    writer.commit(stream.checkpoint, before)
     while stream.checkpoint < checkpoints:
         following = stream.next + ROWS
         for begin in range(stream.next, following, ROWS // 2):
@@ -178,4 +179,6 @@ def run(
         made = writer.prepare(stream.checkpoint + 1)
         stream.complete(stream.checkpoint + 1, following, made)
         writer.commit(stream.checkpoint, made)
+        writer.forget(before)  # no checkpoint names them any more
+        before = made
     writer.close()

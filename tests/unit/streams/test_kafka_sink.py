@@ -74,7 +74,9 @@ def test_rows_are_seen_when_they_are_committed_and_once(broker: Broker, context:
     again = sink.writer(other)
     again.commit(2, second + made)
     again.write(numbers(8, 9))
-    again.commit(3, again.prepare(3))
+    third = again.prepare(3)
+    again.commit(3, third)
+    again.forget(made + second + third)
     again.close()
     assert numbers_in(broker, topic) == list(range(9))
     assert list(Path(context.folder).iterdir()) == []
@@ -136,6 +138,7 @@ def test_a_broken_attempt_is_made_again(broker: Broker, context: SinkContext, mo
     writer.commit(1, made)
     assert len(broker.records(topic)) >= 5  # a broker that hides what is aborted shows 5
     assert numbers_in(broker, topic) == list(range(5))
+    writer.forget(made)
     writer.write(numbers(5, 6))
     made = writer.prepare(2)
     calls[:] = [1] * -3

@@ -87,6 +87,7 @@ def test_rows_are_seen_when_they_are_committed_and_once(postgres: Postgres, cont
     sink.restore(other, made + second)
     again = sink.writer(other)
     again.commit(2, second + made)
+    again.forget(second + made)
     again.close()
     assert rows_in(postgres, table) == list(range(8))
     assert markers(postgres, context) == [(0, 1, 5), (0, 2, 3)]
