@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from nights import nightly
 
 pytestmark = pytest.mark.spark
 HERE = Path(__file__).parent
 PROGRAM = str(HERE / "classes_of_main.py")
 
 
+@nightly(but_one="cases")
 @pytest.mark.parametrize(
     ("program", "cases"), [((PROGRAM, "spark"), 23), ((str(HERE / "cells.py"), PROGRAM, "fastbuf"), 11)]
 )

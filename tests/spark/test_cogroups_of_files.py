@@ -110,6 +110,7 @@ def a_row_more(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @nightly(mode="blocking")
 @pytest.mark.usefixtures("splits_of_a_row_group")
+@nightly(but_one="mode")
 @pytest.mark.parametrize("mode", MODES)
 def test_each_side_has_functions_and_an_order_of_its_own(spark: Any, folder: Path, mode: str) -> None:
     """In the same tasks, each called with its own rows; keys under several names, and computed ones."""
@@ -147,6 +148,7 @@ def test_each_side_has_functions_and_an_order_of_its_own(spark: Any, folder: Pat
 
 
 @nightly(mode="blocking")
+@nightly(but_one="mode")
 @pytest.mark.parametrize("mode", MODES)
 def test_partitions_without_rows_are_functions_calls_too(spark: Any, folder: Path, mode: str) -> None:
     """Of a DataFrame of Spark's whose functions run before the shuffle, beside files; folded and not."""
@@ -216,6 +218,7 @@ def tenth(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 @nightly(mode="blocking")
+@nightly(but_one="mode")
 @pytest.mark.parametrize("mode", MODES)
 def test_it_goes_on(spark: Any, folder: Path, tmp_path: Path, mode: str) -> None:
     """Behind shuffles and in front of them, to files and as an ordinary DataFrame."""
@@ -276,6 +279,7 @@ def other_columns(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
         yield batch.select([0])
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_failure_is_told_by_its_own_words(spark: Any, folder: Path, mode: str) -> None:
     a, b = ours(spark, folder)

@@ -13,6 +13,7 @@ from test_groups import KEYS, frame, listed, same
 
 import fastbuf_spark as fbs
 from fastbuf.errors import SchemaError
+from fastbuf_spark.pyspark_private import no_converters
 
 pytestmark = pytest.mark.spark
 MODES = ["blocking", "pipelined"]
@@ -209,10 +210,8 @@ def test_sparks_settings_are_read(spark: Any) -> None:
 
 def test_a_spark_without_the_converters(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own applyInPandas serves then; pipelined says why it cannot."""
-    from fastbuf_spark.api import groups
-
-    assert groups.no_converters() == ""
-    monkeypatch.setattr(groups, "no_converters", lambda: "this Spark has no converters")
+    assert no_converters() == ""
+    monkeypatch.setattr("fastbuf_spark.api.functions.no_converters", lambda: "this Spark has no converters")
     df = everything(spark).select("k", "x")
     made = fbs.group_by(df, "k", num_partitions=2, sort_by="x").apply_in_pandas(results, df.schema)
     assert same(made, df) == 80

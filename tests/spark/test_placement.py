@@ -295,8 +295,8 @@ def test_preflight_says_what_it_takes(spark: Any) -> None:
     assert (fits.needed, fits.tasks, fits.memory_bytes) == (4, 4, 4 * (64 << 20))
     assert str(fits) == (
         "mode='pipelined' can run: 3 partitions, 4 of 4 slots; an executor of 4 tasks holds up to 256 MiB of segments; "
-        "ports any between executors (spark.fastbuf.portMin to portMax), one for each consumer; any on the driver "
-        "(spark.fastbuf.driverPort)"
+        "ports any between executors (spark.fastbuf.portMin to portMax), one for each consumer, or file server; any on "
+        "the driver (spark.fastbuf.driverPort)"
     )
     assert str(fbs.preflight(spark.sparkContext, 30, "blocking")).startswith(
         "mode='blocking' can run: 30 partitions, as many of 4 slots as are free"

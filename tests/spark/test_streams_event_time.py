@@ -13,6 +13,7 @@ import pytest
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError
 from fastbuf_spark.streams import fail_points
+from fastbuf_spark.streams.event_times import EVERY_S
 
 BASE = 1_700_000_000_000_000
 SCHEMA = "at timestamp, k long, v long"
@@ -112,7 +113,9 @@ def test_late_rows_go_to_a_sink_of_their_own(spark: Any, tmp_path: Path) -> None
     rows = [(t * 10_000, 0, t) for t in range(1000)]
     late = [(0, 0, -1), (5_000_000, 0, -2)]
     sink, missed = fbs.to_memory(), fbs.to_memory()
-    made = fbs.stream(spark, Rows([*rows, *late], size=50), SCHEMA, tasks=1).with_watermark("at")
+    # So long apart that the watermark of each batch is sent before the next one
+    source = Rows([*rows, *late], size=100, every=2 * EVERY_S)
+    made = fbs.stream(spark, source, SCHEMA, tasks=1).with_watermark("at")
     query = (
         made.group_by("k", partitions=1)
         .window("1 second", late=missed)

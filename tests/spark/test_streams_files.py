@@ -114,6 +114,6 @@ def test_files_that_are_too_old_are_not_looked_for(spark: Any, tmp_path: Path) -
     put(folder, "newest.parquet", rows(1, 2), "parquet")
     os.utime(folder / "newest.parquet", (now + 500, now + 500))
     until(lambda: sink.table().num_rows == 3)
-    until(lambda: len(CheckpointStore(tmp_path / "chk").latest()["source"]["seen"]) == 2)  # type: ignore[index]
+    until(lambda: len(CheckpointStore(tmp_path / "chk").latest()["sources"]["source"]["state"]["seen"]) == 2)  # type: ignore[index]
     query.stop()
     assert sink.table().num_rows == 3
