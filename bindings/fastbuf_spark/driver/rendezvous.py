@@ -331,6 +331,8 @@ class Rendezvous:
         elif isinstance(message, protocol.Serves):
             self.held.serves(message, connection)
             connection.send(protocol.Heard())
+        elif run is None and connection.exchange not in self._exchanges:
+            self._drop(connection)  # a task of a stream's run that is over
         elif run is None:
             raise ProtocolError(f"{message.op} before join or lease")
         else:

@@ -131,6 +131,8 @@ class StreamTask:
                     stack.callback(function.close)
             with Regularly(lambda due: self._tell(), EVERY_S, EVERY_S), contextlib.suppress(_Over):
                 self._work()
+            if self._operator is not None:
+                self._figures = self._operator.figures()
             if self._gate is not None:
                 self._gate.close()  # what its producers write from here on is the end of their partitions alone
             if self._writer is not None:
