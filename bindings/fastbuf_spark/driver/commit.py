@@ -3,7 +3,7 @@
 Tasks write below a temporary directory that readers ignore.  The driver moves the files of the successful attempts into
 place there, and renames the whole directory at once.  Files appended to an existing directory are renamed one by one: a
 journal lists them and the driver's process, so that the next write can remove the remains of a driver that was killed
-in between.
+in between.  A store of objects has no rename: files are copied into place so, and a directory is not replaced.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,32 +32,40 @@ OLD = "old"  #: the directory that is being replaced, until the new one is compl
 GONE = "gone"  #: at the end of the name of what is being deleted
 DONE = "_SUCCESS"
 LONG_NAME = 100  #: bytes of a name; a longer one is hashed in that of its temporary directory, which may have 255
+#: Types of stores, as pyarrow and fsspec name them: an object is seen whole or not at all
+STORES = frozenset(("s3", "s3a", "gcs", "gs", "abfs", "abfss", "az"))
+COPIES = 16  #: threads that copy objects
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
-def check_renames(system: Any, path: str) -> None:
-    """ConfigError unless a rename is atomic on this file system."""
-    if not _renames(system):
-        kind = getattr(system, "type_name", type(system).__name__)
-        raise ConfigError(
-            f"{path}: a rename on {kind} is not atomic, so readers could see some of the files. Write to a file "
-            "system that has one (local, HDFS), or let Spark write, by the committer of your store: "
-            "to_df().write.parquet(path)"
-        )
+def is_store(system: Any, path: str) -> bool:
+    """Whether this is a store of objects, whose files are copied into place; else its renames are atomic.
 
-
-def _renames(system: Any) -> bool:
+    Raises
+    ------
+    ConfigError
+        Neither.
+    """
     from pyarrow import fs
 
-    if isinstance(system, fs.LocalFileSystem | fs.HadoopFileSystem):
-        return True
     if isinstance(system, fs.SubTreeFileSystem):
-        return _renames(system.base_fs)
+        return is_store(system.base_fs, path)
+    if isinstance(system, fs.LocalFileSystem | fs.HadoopFileSystem):
+        return False
+    kind = getattr(system, "type_name", type(system).__name__)
+    names = {kind}
     if isinstance(system, fs.PyFileSystem) and isinstance(system.handler, fs.FSSpecHandler):
         protocol = system.handler.fs.protocol
         names = {protocol} if isinstance(protocol, str) else set(protocol)
-        return bool(names & {"file", "local", "hdfs"})
-    return False
+        if names & {"file", "local", "hdfs"}:
+            return False
+    if not names & STORES:
+        raise ConfigError(
+            f"{path}: a rename on {kind} is not atomic, so readers could see some of the files. Write to a file "
+            "system that has one (local, HDFS), to a store of objects, or let Spark write, by the committer of your "
+            "store: to_df().write.parquet(path)"
+        )
+    return True
 
 
 class Commit:
@@ -77,7 +86,7 @@ class Commit:
     def __init__(self, system: Any, path: str, mode: str) -> None:
         from pyarrow import fs
 
-        check_renames(system, path)
+        self._is_store = is_store(system, path)
         self._system = system
         self._path = path.rstrip("/")
         self._mode = mode
@@ -94,15 +103,25 @@ class Commit:
         above, inside = parent or slash, f"_temporary{MARK}"
         if len(name.encode()) > LONG_NAME:
             name = hashlib.sha256(name.encode()).hexdigest()
-        self._clean(above, f".{name}{MARK}")
+        if self._is_store and mode == "overwrite":
+            raise ConfigError(
+                f"{path} is in a store of objects, where many files are not replaced in one step, and readers would "
+                "see some of both: write to another path, or a Delta table (write_delta), or let Spark write: "
+                "to_df().write.parquet(path)"
+            )
+        if not self._is_store:
+            self._clean(above, f".{name}{MARK}")
         self._clean(self._path, inside)
+        if self._is_store:
+            inside_it = system.get_file_info(fs.FileSelector(self._path, allow_not_found=True))
+            self._is_there = any(not info.base_name.startswith(inside) for info in inside_it)
         if self._is_there and mode == "error":
             raise ResourceError(f"{path} is there already: use mode='overwrite' or 'append', or another path")
         if self._is_there and mode == "overwrite" and isinstance(system, fs.LocalFileSystem) and os.path.ismount(path):
             raise ResourceError(
                 f"{path} is where a file system is mounted, which no rename can replace: give a path below it"
             )
-        self._adds = self._is_there and mode == "append"
+        self._adds = self._is_store or (self._is_there and mode == "append")
         mark = inside if self._adds else f".{name}{MARK}"
         beside = self._path if self._adds else above
         named = f"{mark}{_owner(os.getpid())}-{secrets.token_hex(8)}"
@@ -149,9 +168,16 @@ class Commit:
     def _add(self, paths: Sequence[str], names: Sequence[str]) -> None:
         self._note(JOURNAL, list(names))  # first: this fails, and makes nothing, if the directory is gone
         try:
-            self._folders(self._path, names)
-            for path, name in zip(paths, names, strict=True):
-                self._move(path, f"{self._path}/{name}")
+            if self._is_store:
+                targets = [f"{self._path}/{name}" for name in names]
+                with ThreadPoolExecutor(COPIES) as threads:
+                    list(threads.map(self._system.copy_file, paths, targets))
+                with self._system.open_output_stream(f"{self._path}/{DONE}"):
+                    pass
+            else:
+                self._folders(self._path, names)
+                for path, name in zip(paths, names, strict=True):
+                    self._move(path, f"{self._path}/{name}")
         except BaseException:
             self._drop(names)
             raise
@@ -217,6 +243,9 @@ class Commit:
         """
         gone = f"{self._temporary}-{GONE}"
         try:
+            if self._is_store:
+                self._system.delete_dir(self._temporary)
+                return
             self._brings_back(self._temporary)
             self._system.move(self._temporary, gone)
             self._system.delete_dir(gone)
@@ -255,10 +284,11 @@ class Commit:
 
     def _note(self, name: str, what: list[str]) -> None:
         """Write a file of the temporary directory atomically."""
-        draft = f"{self._temporary}/{name}.draft"
+        draft = f"{self._temporary}/{name}{'' if self._is_store else '.draft'}"
         with self._system.open_output_stream(draft) as stream:
             stream.write(json.dumps(what).encode())
-        self._move(draft, f"{self._temporary}/{name}")
+        if not self._is_store:
+            self._move(draft, f"{self._temporary}/{name}")
 
     def _clean(self, beside: str, mark: str) -> None:
         """Remove temporary files and half-finished appends of dead drivers of this host."""

@@ -62,7 +62,8 @@ def location(path: Any, filesystem: Any = None) -> tuple[Any, str, str]:
     if len(paths) != 1:
         raise ConfigError(f"path is {path!r:.100}: give the path of one table")
     uri = str(path) if "://" in str(path) else paths[0]
-    return system, paths[0].rstrip("/"), uri
+    root = paths[0] if filesystem is None else uri.rpartition("://")[2]
+    return system, root.rstrip("/"), uri
 
 
 def opened(uri: str, options: Mapping[str, str] | None, version: Any = None, timestamp: Any = None) -> Any:

@@ -95,6 +95,13 @@ def _by_uri(uri: str) -> tuple[Any, str]:
         head, tail = uri[: wild.start()].rpartition("/")[0], uri[uri.rindex("/", 0, wild.start()) :]
         system, path = _by_uri(head)
         return system, path.rstrip("/") + tail
+    scheme, _, rest = uri.partition("://")
+    if re.match(r"[^/]*:[^/]*@", rest):
+        raise ConfigError(
+            f"the {scheme} URI has credentials, which would be shown: give them by the environment, or filesystem="
+        )
+    if scheme.lower() in ("s3a", "s3n"):  # Hadoop's names
+        uri = f"s3://{rest}"
     try:
         system, path = fs.FileSystem.from_uri(uri)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

@@ -1,0 +1,120 @@
+"""An S3 server on this host, behind a proxy that is slow, refuses and breaks off as stores do."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+BUSY = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate</Message></Error>"
+
+
+class Proxy(ThreadingHTTPServer):
+    """Passes requests on; each ``busy_each``th is answered 503, each ``reset_each``th by the end of its connection."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.target = port
+        self.busy_each = self.reset_each = 0
+        self.latency_s = 0.0
+        self.numbers = itertools.count(1)
+        self.faults = 0
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Proxy
+
+    def _pass(self) -> None:
+        number = next(self.server.numbers)
+        body = self._body()
+        time.sleep(self.server.latency_s)
+        if self.server.reset_each and number % self.server.reset_each == 0:
+            self.server.faults += 1
+            self.close_connection = True
+            return
+        if self.server.busy_each and number % self.server.busy_each == 0:
+            self.server.faults += 1
+            self._answer(503, [("Content-Type", "application/xml")], BUSY)
+            return
+        target = http.client.HTTPConnection("127.0.0.1", self.server.target, timeout=60)
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "transfer-encoding"}
+        if body:
+            headers["Content-Length"] = str(len(body))
+        target.request(self.command, self.path, body, headers)
+        answer = target.getresponse()
+        self._answer(answer.status, answer.getheaders(), answer.read())
+        target.close()
+
+    def _body(self) -> bytes:
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        made = b""
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            made += self.rfile.read(size)
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass
+        return made
+
+    def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        self.send_response(status)
+        sized = self.command == "HEAD"
+        for name, value in headers:
+            if name.lower() not in ("transfer-encoding", "connection") and (sized or name.lower() != "content-length"):
+                self.send_header(name, value)
+        if not sized:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if not sized:
+            self.wfile.write(body)
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+@contextmanager
+def served() -> Iterator[Proxy]:
+    """A store with the bucket ``bucket``."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    proxy = Proxy(server.get_host_and_port()[1])
+    serving = threading.Thread(target=proxy.serve_forever, daemon=True)
+    serving.start()
+    try:
+        store(proxy, allow_bucket_creation=True).create_dir("bucket")
+        yield proxy
+    finally:
+        proxy.shutdown()
+        proxy.server_close()
+        serving.join()
+        server.stop()
+
+
+def store(proxy: Proxy, **options: Any) -> Any:
+    """The file system."""
+    from pyarrow import fs
+
+    return fs.S3FileSystem(
+        access_key="someone",
+        secret_key="s3cr3t",
+        endpoint_override=proxy.address,
+        scheme="http",
+        region="us-east-1",
+        **options,
+    )

@@ -1,0 +1,126 @@
+"""Files in a store of objects, over HTTP, with faults: what is read, and what readers see of what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
+
+pytest.importorskip("moto.server", reason="pip install 'moto[server]'")
+
+from object_store import Proxy, served, store
+
+import fastbuf_spark as fbs
+from fastbuf.errors import ConfigError, ResourceError
+from fastbuf_spark.driver import commit
+from fastbuf_spark.driver.files import file_system
+
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[Proxy]:
+    with served() as made:
+        yield made
+
+
+def names(system: Any, folder: str) -> list[str]:
+    """Files that a reader sees."""
+    found = system.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
+    return [info.path for info in found if info.type == fs.FileType.File]
+
+
+def test_files_in_and_out(spark: Any, proxy: Proxy, capsys: Any) -> None:
+    """With requests that are slow, refused and broken off; nothing but the files is left, and no secret is shown."""
+    system, path = store(proxy), "bucket/a"
+    proxy.busy_each, proxy.reset_each, proxy.latency_s = 7, 11, 0.005
+    try:
+        df = spark.range(40).selectExpr("id", "id % 2 as k")
+        assert fbs.write_parquet(df, path, "k", filesystem=system).rows == 40
+        with pytest.raises(ResourceError, match="is there already"):
+            fbs.write_parquet(df, path, "k", filesystem=system)
+        fbs.write_parquet(df, path, "k", "append", filesystem=system)
+        with pytest.raises(ConfigError, match="not replaced in one step"):
+            fbs.write_parquet(df, path, "k", "overwrite", filesystem=system)
+        read = fbs.read_parquet(spark, path, filesystem=system)
+        assert sorted(read.collect()) == sorted((each, each % 2) for each in [*range(40)] * 2)
+    finally:
+        proxy.busy_each, proxy.reset_each, proxy.latency_s = 0, 0, 0.0
+    assert proxy.faults > 3
+    assert all("/k=" in name or name.endswith("/_SUCCESS") for name in names(system, path))
+    read.explain()
+    read.to_df().explain(True)
+    assert "s3cr3t" not in repr(read) + repr(read._start) + "".join(capsys.readouterr())
+
+
+def test_nothing_is_seen_before_the_commit(spark: Any, proxy: Proxy, monkeypatch: Any) -> None:
+    """A run that fails while tasks write, and one that fails while files are copied, leave nothing."""
+    system = store(proxy)
+
+    def fails(batches: Any) -> Any:
+        for batch in batches:
+            yield batch
+            raise ValueError("no more")
+
+    with pytest.raises(Exception, match="no more"):
+        fbs.pipeline(spark.range(4)).map_in_arrow(fails, "id long").write_parquet("bucket/b", filesystem=system)
+    assert names(system, "bucket/b") == []
+    seen: list[list[str]] = []
+
+    def breaks(self: Any, paths: Any, given: Any) -> None:
+        seen.append([name for name in names(system, "bucket/b") if "/_" not in name])
+        add(self, paths[:1], given[:1])
+        raise OSError("gone")
+
+    add = commit.Commit._add
+    monkeypatch.setattr(commit.Commit, "_add", breaks)
+    with pytest.raises(ResourceError, match="gone"):
+        fbs.write_parquet(spark.range(4), "bucket/b", filesystem=system)
+    assert seen == [[]]
+
+
+def test_what_a_killed_driver_leaves(proxy: Proxy, monkeypatch: Any) -> None:
+    """Killed between two copies: the next write takes away what is seen of it."""
+    system = store(proxy)
+    first = commit.Commit(system, "bucket/c", "error")
+    system.create_dir(f"{first.folder}/x")
+    for name in ("1.parquet", "2.parquet"):
+        with system.open_output_stream(f"{first.folder}/x/{name}") as stream:
+            stream.write(b"abc")
+    first._note(commit.JOURNAL, ["1.parquet", "2.parquet"])
+    system.copy_file(f"{first.folder}/x/1.parquet", "bucket/c/1.parquet")
+    monkeypatch.setattr(commit, "_is_dead", lambda owner: True)
+    second = commit.Commit(system, "bucket/c", "error")
+    assert [name for name in names(system, "bucket/c") if second.folder not in name] == []
+    second.close()
+    assert names(system, "bucket/c") == []
+
+
+def test_uris(proxy: Proxy, monkeypatch: Any) -> None:
+    """Hadoop's names of S3 too; credentials in one are refused, and not shown."""
+    for name, value in [
+        ("ACCESS_KEY_ID", "someone"),
+        ("SECRET_ACCESS_KEY", "x"),
+        ("ENDPOINT_URL", f"http://{proxy.address}"),
+    ]:
+        monkeypatch.setenv(f"AWS_{name}", value)
+    for scheme in ("s3", "s3a"):
+        system, paths = file_system(f"{scheme}://bucket/a/*.parquet", None)
+        assert system.type_name == "s3"
+        assert paths == ["bucket/a/*.parquet"]
+    with pytest.raises(ConfigError) as error:
+        file_system("s3a://someone:s3cr3t@bucket/a", None)
+    assert "s3cr3t" not in str(error.value)
+
+
+def test_a_file_of_another_writer(spark: Any, proxy: Proxy) -> None:
+    system = store(proxy)
+    table = spark.range(5).toArrow()
+    with system.open_output_stream("bucket/d/one.parquet") as stream:
+        pq.write_table(table, stream)
+    assert sorted(fbs.read_parquet(spark, "bucket/d/*.parquet", filesystem=system).collect()) == [
+        (i,) for i in range(5)
+    ]
