@@ -12,6 +12,7 @@ import pytest
 from test_rendezvous import WAIT_S, Driver, close, driver
 
 import fastbuf_spark
+from fastbuf_spark.protocol import Epoch
 
 __all__ = ["driver"]  # a fixture
 #: Where a limit of time decides; elsewhere a frozen clock makes figures wrong, and nothing else.
@@ -28,12 +29,12 @@ def test_a_run_of_some_partitions_forms_though_the_clock_stands_still(
     with monkeypatch.context() as patch:
         patch.setattr(time, "monotonic", lambda: still)
         consumers = driver.consumers(2)
-        reader = threading.Thread(target=lambda: came.append(consumers[0].expect("epoch", timeout=WAIT_S)), daemon=True)
+        reader = threading.Thread(target=lambda: came.append(consumers[0].expect(Epoch, timeout=WAIT_S)), daemon=True)
         reader.start()
         reader.join(WAIT_S)
-    assert [message["op"] for message in came] == ["epoch"]
+    assert [type(message) for message in came] == [Epoch]
     for each in consumers:
-        each.abort("enough", op="failed")
+        each.abort("enough")
     close(*consumers)
 
 
