@@ -194,6 +194,8 @@ def driver_since(before: tuple[int, int], files: int, threads: int) -> None:
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     yield
+    for query in list(getattr(sys.modules.get("fastbuf_spark.streams.query"), "_active", ())):
+        query.stop()  # of a test that failed: it would go on beside all others
     no_run_left()
 
 
