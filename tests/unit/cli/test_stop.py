@@ -29,7 +29,9 @@ main()
 
 
 def waiting(finally_: str, **options: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", WAITS.format(finally_=finally_)]
+    # Under nohup a hangup is ignored, which programs inherit
+    heard = "" if options else "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+    command = [sys.executable, "-c", heard + WAITS.format(finally_=finally_)]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload]
     assert running.stdout is not None
     assert running.stdout.readline() == "waits\n"
