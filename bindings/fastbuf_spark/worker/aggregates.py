@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Context
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import RecordError
+from fastbuf.event_time import aggregates
+from fastbuf.event_time.aggregates import IN_FLOATS, narrow, normal, wide
 from fastbuf_spark.worker.groups import Limits
 from fastbuf_spark.worker.runs import in_order
 
@@ -20,19 +20,8 @@ if TYPE_CHECKING:
 
     from fastbuf_spark.schema import BatchFunction
 
-#: For each aggregation: what a producer computes of a column, and how several such results are merged; a mean needs two
-PARTS: dict[str, tuple[tuple[str, str], ...]] = {
-    "sum": (("sum", "sum"),),
-    "product": (("product", "product"),),
-    "min": (("min", "min"),),
-    "max": (("max", "max"),),
-    "any": (("any", "any"),),
-    "all": (("all", "all"),),
-    "count": (("count", "sum"),),
-    "mean": (("sum", "sum"), ("count", "sum")),
-}
-IN_FLOATS = {("mean", "sum"), ("product", "product")}
-WIDE = Context(prec=76)
+#: Those of columns: what a producer computes of one, and how several such results are merged
+PARTS = {function: parts for function, parts in aggregates.PARTS.items() if function != "count_all"}
 KEPT_ROWS = 64 << 10  #: rows that a producer holds before it merges the rows of each key
 
 
@@ -96,47 +85,11 @@ class Plan:
         keys, values = names[: self.keys], names[self.keys :]
         for at, call in enumerate(calls, self.keys):
             if call == "sum":
-                table = table.set_column(at, names[at], _wide(table.column(at)))
+                table = table.set_column(at, names[at], wide(table.column(at)))
         # A task must not start threads; without them keys come in the order of their first row
         made = table.group_by(keys, use_threads=False).aggregate(list(zip(values, calls, strict=True)))
         made = made.select([*keys, *(f"{value}_{call}" for value, call in zip(values, calls, strict=True))])
-        return pa.table([_narrow(column) for column in made.columns], names=names)
-
-
-def _wide(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Decimals whose sum may have more than 38 digits, with room for it: Arrow's sum would wrap around."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if not pa.types.is_decimal128(column.type):
-        return column
-    ends = [value for value in pc.min_max(column).as_py().values() if value is not None]
-    most = max((value.scaleb(column.type.scale, WIDE).copy_abs() for value in ends), default=0)
-    fits = int(most) * len(column) < 10**38
-    return column if fits else column.cast(pa.decimal256(76, column.type.scale))
-
-
-def _narrow(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Sums as Spark's decimals."""
-    import pyarrow as pa
-
-    if not pa.types.is_decimal256(column.type):
-        return column
-    try:
-        return column.cast(pa.decimal128(38, column.type.scale))
-    except pa.ArrowInvalid as error:
-        raise RecordError(f"a sum of decimals has more than 38 digits, and Spark's end there: {error}") from error
-
-
-def normal(column: pa.Array) -> pa.Array:
-    """Floats with one zero and one NaN, as in Spark's grouping; other columns unchanged."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if not pa.types.is_floating(column.type):
-        return column
-    positive = pc.add(column, pa.scalar(0.0, column.type))
-    return pc.if_else(pc.is_nan(positive), pa.scalar(float("nan"), column.type), positive)
+        return pa.table([narrow(column) for column in made.columns], names=names)
 
 
 @dataclass(frozen=True)

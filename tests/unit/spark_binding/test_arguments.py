@@ -19,6 +19,7 @@ from fastbuf_spark.worker.chains import Called, Chain
 pytest.importorskip("pyspark", reason="the binding is PySpark's")
 
 from fastbuf.errors import ConfigError, RecordTooLong, SchemaMismatch
+from fastbuf.event_time.aggregates import wide
 from fastbuf_spark.codec import BatchCodec
 from fastbuf_spark.driver import checks
 from fastbuf_spark.driver.checks import (
@@ -32,7 +33,6 @@ from fastbuf_spark.driver.checks import (
 )
 from fastbuf_spark.results import Checked
 from fastbuf_spark.schema import conform, within_precision
-from fastbuf_spark.worker.aggregates import _wide
 from fastbuf_spark.worker.blocks import Staging
 
 
@@ -137,8 +137,8 @@ def test_sums_of_decimals_are_wide_enough_in_any_decimal_context() -> None:
     column = pa.chunked_array([pa.array([Decimal("-" + "4" * 38), Decimal(1)])])
     with decimal.localcontext(prec=1) as context:
         context.traps[decimal.Inexact] = True
-        assert _wide(column).type == pa.decimal128(38, 0)
-        assert _wide(pa.chunked_array([*column.chunks, *column.chunks])).type == pa.decimal256(76, 0)
+        assert wide(column).type == pa.decimal128(38, 0)
+        assert wide(pa.chunked_array([*column.chunks, *column.chunks])).type == pa.decimal256(76, 0)
 
 
 NOON = pa.array([dt.datetime(2020, 1, 1, 12)])
