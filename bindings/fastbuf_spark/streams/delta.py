@@ -18,10 +18,10 @@ from fastbuf_spark.driver.delta import location
 from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns, check_table, existing
 from fastbuf_spark.driver.sources import of_arrow
 from fastbuf_spark.streams.fail_points import reach
-from fastbuf_spark.streams.parquet import MEMORY_BYTES, sync_file
+from fastbuf_spark.streams.parquet import MEMORY_BYTES, FileWriter, sync_file
 from fastbuf_spark.streams.sink import CommitFailed, Committable, SinkContext, SinkWriter
 from fastbuf_spark.worker.delta import DeltaWrite
-from fastbuf_spark.worker.writing import Attempt, file_schema
+from fastbuf_spark.worker.writing import file_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +69,7 @@ class DeltaSink:
         return DeltaCommit(location(self.path)[2], self.storage_options, of_arrow(schema), self.partition_by)
 
 
-class _DeltaWriter:
+class _DeltaWriter(FileWriter):
     def __init__(self, sink: DeltaSink, context: SinkContext) -> None:
         import pyarrow as pa
         from pyarrow import fs
@@ -85,20 +85,13 @@ class _DeltaWriter:
         at = f"{self._root}/{self._folder}"
         self._system.create_dir(at, recursive=True)
         self._write = DeltaWrite(self._system, at, shape, columns, by, sink.compression, MEMORY_BYTES)
-        self._attempt: Attempt | None = None
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        if self._attempt is None:
-            self._attempt = Attempt(self._write)
-        for folder, part in self._write._parts(batch):
-            self._attempt.add(folder, part)
 
     def prepare(self, checkpoint: int) -> list[Committable]:
-        if self._attempt is None:
+        files = [
+            Added.of(self._folder, attempt, path, size, told) for attempt, path, _, size, told in self.take_files()
+        ]
+        if not files:
             return []
-        written = self._attempt.close()
-        self._attempt = None
-        files = [Added.of(self._folder, attempt, path, size, told) for attempt, path, _, size, told in written]
         if self._is_local:
             for file in files:
                 sync_file(Path(self._root, file.path))
@@ -121,10 +114,6 @@ class _DeltaWriter:
                     f"rows of a complete checkpoint are at risk: {info.path} has {info.size} bytes, {file.size} were "
                     "written, and no version of the table has it"
                 )
-
-    def close(self) -> None:
-        if self._attempt is not None:
-            self._attempt.abandon()
 
 
 def to_delta(

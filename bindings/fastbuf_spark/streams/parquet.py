@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastbuf.checkpoint.store import sync_directory
 from fastbuf.errors import ConfigError
@@ -65,7 +65,31 @@ class ParquetSink:
         return Path(self.path).absolute() / STAGING / context.job
 
 
-class _ParquetWriter:
+class FileWriter:
+    """The part of a sink's writer that puts rows into files of its own, from one checkpoint to the next."""
+
+    _write: Write
+    _attempt: Attempt | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows."""
+        if self._attempt is None:
+            self._attempt = Attempt(self._write)
+        for folder, part in self._write._parts(batch):
+            self._attempt.add(folder, part)
+
+    def take_files(self) -> list[Any]:
+        """What each file since the last call has, as ``Attempt.close`` tells it."""
+        attempt, self._attempt = self._attempt, None
+        return [] if attempt is None else attempt.close()
+
+    def close(self) -> None:
+        """Leave what was not prepared."""
+        if self._attempt is not None:
+            self._attempt.abandon()
+
+
+class _ParquetWriter(FileWriter):
     def __init__(self, sink: ParquetSink, context: SinkContext, staging: Path) -> None:
         import pyarrow as pa
         import pyarrow.fs as fs
@@ -77,26 +101,16 @@ class _ParquetWriter:
         by = tuple((name, schema.get_field_index(name)) for name in sink.partition_by)
         shape = pa.schema([schema.field(i) for i in columns], schema.metadata)
         self._write = Write(fs.LocalFileSystem(), str(staging), shape, columns, by, sink.compression, MEMORY_BYTES)
-        self._attempt: Attempt | None = None
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        if self._attempt is None:
-            self._attempt = Attempt(self._write)
-        for folder, part in self._write._parts(batch):
-            self._attempt.add(folder, part)
 
     def prepare(self, checkpoint: int) -> list[Committable]:
-        if self._attempt is None:
-            return []
-        written = self._attempt.close()
-        self._attempt = None
         made: list[Committable] = []
-        for attempt, path, rows, size, _ in written:
+        for attempt, path, rows, size, _ in self.take_files():
             sync_file(self._staging / attempt / path)
             made.append({"from": f"{attempt}/{path}", "to": path, "rows": rows, "bytes": size})
         for folder in {(self._staging / each["from"]).parent for each in made}:
             sync_directory(folder)
-        sync_directory(self._staging)
+        if made:
+            sync_directory(self._staging)
         return made
 
     def commit(self, checkpoint: int, committables: Sequence[Committable]) -> None:
@@ -125,10 +139,6 @@ class _ParquetWriter:
     def forget(self, committables: Sequence[Committable]) -> None:
         for attempt in {each["from"].partition("/")[0] for each in committables}:
             shutil.rmtree(self._staging / attempt, ignore_errors=True)
-
-    def close(self) -> None:
-        if self._attempt is not None:
-            self._attempt.abandon()
 
 
 def sync_file(path: Path) -> None:

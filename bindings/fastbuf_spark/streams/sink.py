@@ -202,13 +202,13 @@ def to(sink: Any) -> Sink:
     """
     if not callable(getattr(sink, "writer", None)):
         raise ConfigError(f"a sink needs a method writer(context), which {type(sink).__name__} has not")
-    return sink if all(hasattr(sink, each) for each in _MEMBERS) else _Given(sink)
+    return sink if all(hasattr(sink, each) for each in _MEMBERS) else _UserSink(sink)
 
 
 _MEMBERS = ("name", "output_modes", "check", "restore", "writer")
 
 
-class _Given:
+class _UserSink:
     """A user's sink, with what it leaves out."""
 
     def __init__(self, sink: Any) -> None:
