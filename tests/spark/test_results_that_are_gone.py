@@ -130,5 +130,10 @@ def test_results_that_are_gone_keep_neither_inputs_nor_functions(spark: Any) -> 
     for number in range(1, 13):
         act(number)
     assert len(in_the_end(lambda: swept(spark) - before, lambda found: len(found) <= 2)) <= 2
-    swept(spark)
-    assert used() - first < 6 * size, f"the JVM's heap grew by {used() - first} bytes"
+
+    def grown() -> int:
+        swept(spark)
+        return used() - first
+
+    # What goes, goes in threads of Spark's, after the collector has been there: so not at the first look
+    assert in_the_end(grown, lambda size_now: size_now < 6 * size) < 6 * size
