@@ -6,11 +6,14 @@
     The test with this value of its parameter, or with one of these if they are a list; of several names, all hold.
 ``@nightly(but_one="mode")``
     Of what this parameter is, with all others alike, one runs each time: in turn, so that each value has its share.
+
+Without a mark a test of tests/spark runs in one of its modes by day, as if it had ``but_one="mode"``.
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections import defaultdict
 from typing import Any
 
@@ -40,20 +43,34 @@ def fits(item: Any, mark: pytest.Mark) -> bool:
     )
 
 
+def but_one(items: list[Any], name: str) -> list[Any]:
+    """All but one of those that differ in nothing but this parameter: another one for each of the others' values."""
+    groups: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
+    for item in items:
+        named(item, name)
+        others = tuple((key, id(value)) for key, value in parameters(item).items() if key != name)
+        groups[item.nodeid.partition("[")[0], others].append(item)
+    left = []
+    turns: dict[str, int] = {}
+    for (test, _), those in groups.items():
+        turn = turns[test] = turns.get(test, zlib.crc32(test.encode())) + 1  # tests of one parameter alone differ, too
+        left += [item for place, item in enumerate(those) if place != turn % len(those)]
+    return left
+
+
 def left_for_the_night(items: list[Any]) -> list[Any]:
     """Those of the tests that do not run by day."""
     left = []
-    groups: dict[tuple[str, str], dict[tuple[Any, ...], list[Any]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[str, list[Any]] = defaultdict(list)
     for item in items:
         marks = list(item.iter_markers("nightly"))
-        for mark in marks:
-            if one_of := mark.kwargs.get("but_one"):
-                named(item, one_of)
-                others = tuple((name, id(value)) for name, value in parameters(item).items() if name != one_of)
-                groups[item.nodeid.partition("[")[0], one_of][others].append(item)
+        names = [mark.kwargs["but_one"] for mark in marks if "but_one" in mark.kwargs]
+        for name in names:
+            groups[name].append(item)
         if any("but_one" not in mark.kwargs and fits(item, mark) for mark in marks):
             left.append(item)
-    for alike in groups.values():
-        for turn, those in enumerate(alike.values()):
-            left += [item for place, item in enumerate(those) if place != turn % len(those)]
+        elif not names and item.path.parent.name == "spark" and "mode" in parameters(item):
+            groups["mode"].append(item)
+    for name, alike in groups.items():
+        left += but_one(alike, name)
     return left

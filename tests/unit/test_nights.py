@@ -55,15 +55,16 @@ def test_marked_value(size):
 BY_DAY = [
     "test_by_day",
     *("test_value[a]", "test_values[a-1]", "test_values[a-2]", "test_values[a-3]", "test_values[b-1]"),
-    *("test_in_turn[a-1]", "test_in_turn[a-3]", "test_in_turn[b-2]"),
+    *("test_in_turn[a-2]", "test_in_turn[b-1]", "test_in_turn[b-3]"),
     "test_marked_value[1]",
 ]
 
 
-def collected(folder: Path, tests: str, long: str) -> subprocess.CompletedProcess[str]:
+def collected(folder: Path, tests: str, long: str, name: str = "test_it.py") -> subprocess.CompletedProcess[str]:
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    nightly: at night\n")
-    (folder / "test_it.py").write_text(tests)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(tests)
     return subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"],
         capture_output=True,
@@ -82,6 +83,19 @@ def test_what_runs(tmp_path: Path, long: str, count: int) -> None:
     assert len(names) == count, done.stdout + done.stderr
     if long == "0":
         assert sorted(names) == sorted(BY_DAY)
+
+
+def test_a_mode_of_each_test_of_spark_runs_by_day(tmp_path: Path) -> None:
+    """Where nothing is said; and of many tests each mode has its share."""
+    unmarked = '@pytest.mark.parametrize("mode", ["a", "b"])\ndef test_number_{}(mode):\n    pass\n\n'
+    many = TESTS.replace("test_values", "test_sizes") + "".join(unmarked.format(n) for n in range(10))
+    done = collected(tmp_path, many, "0", "spark/test_it.py")
+    names = re.findall(r"^spark/test_it.py::(\S+)$", done.stdout, re.MULTILINE)
+    numbered = [name for name in names if "number" in name]
+    assert sorted(name[:13] for name in numbered) == [f"test_number_{n}" for n in range(10)]
+    assert {name[-2:] for name in numbered} == {"a]", "b]"}
+    assert "test_value[a]" in names
+    assert len([name for name in names if "test_in_turn" in name]) == 3
 
 
 def test_a_parameter_that_a_test_has_not_is_refused(tmp_path: Path) -> None:
