@@ -1,4 +1,4 @@
-# make demo | test | lint | bench | compare | wheel | wheels | docs | clean
+# make demo | test | lint | bench | compare | wheel | wheels | release | docs | clean
 #
 # All of it from a clean clone with Python >= 3.11, a C compiler and Java >= 17: what is missing is named before anything
 # is installed (.ci/need).  Everything goes into .venv; pip's own configuration says where packages come from.
@@ -28,7 +28,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 # cython-lint calls pycodestyle by name.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help build demo test faults nightly debug-build tsan-build asan-build debug-test tsan-test asan-test lint format bench bench-smoke compare wheel sdist wheels docs clean distclean need-build need-java
+.PHONY: help build demo test faults nightly debug-build tsan-build asan-build debug-test tsan-test asan-test lint format bench bench-smoke compare wheel sdist wheels release docs clean distclean need-build need-java
 
 help:
 	@sed -n '1,8p' Makefile
@@ -147,6 +147,10 @@ wheel: need-build $(BUILT)
 
 sdist: need-build $(INSTALLED)
 	$(BIN)/python -m build --no-isolation --sdist --outdir dist .
+
+# What a release consists of, looked at as whoever installs it would; nothing is uploaded (.ci/release).
+release:
+	@.ci/release
 
 # Wheels for other machines, for CPython 3.11 to 3.14, audited and tried; PYTHON="python3.11 python3.13": for these alone.
 wheels:

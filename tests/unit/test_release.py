@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -16,8 +18,23 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 VERSIONS = ["3.11", "3.12", "3.13", "3.14"]  #: of CPython, for which wheels are made
 
 
-def test_the_version_is_one() -> None:
-    assert PROJECT["project"]["version"] == fastbuf.__version__
+def notes(*arguments: str) -> str:
+    script = [sys.executable, str(ROOT / ".ci" / "notes.py"), *arguments]
+    return subprocess.run(script, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_version_stands_in_one_place() -> None:
+    assert "version" not in PROJECT["project"]
+    assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "fastbuf.__version__"}
+    assert notes("--version").strip() == fastbuf.__version__
+
+
+def test_the_notes_of_a_release_are_its_part_of_the_changelog() -> None:
+    text = notes()
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert text.startswith(f"# fastbuf {fastbuf.__version__}\n\n### ")
+    assert "\n## " not in text
+    assert text.partition("\n\n")[2].strip() in changelog
 
 
 def test_the_changelog_tells_what_breaks() -> None:

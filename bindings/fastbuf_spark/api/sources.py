@@ -109,11 +109,11 @@ def read_csv(
         How a quote within a quoted value is written: doubled, in any case.  By default a file with a quote behind a
         backslash is refused, as Spark writes and reads quotes so; ``'"'``: a backslash is a character like others.
 
+    Notes
+    -----
     Other parameters are those of :func:`read_parquet`; options are ``nullValue``, ``quote``, ``comment``,
     ``dateFormat``, ``timestampFormat``, ``encoding``, ``lineSep`` and others.
 
-    Notes
-    -----
     Values are those of Spark.  Where Spark finds no value of a type, or another number of values, and returns nulls, an
     error is raised, as by Spark with ``mode="FAILFAST"``.  Quoted values may have line breaks in them, as for Spark
     with ``multiLine=True``.  An empty value is null, in quotes too.  Each file is read by one task.  Lines: at most
