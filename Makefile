@@ -161,7 +161,7 @@ $(DOCS): $(INSTALLED)
 	@touch $@
 
 docs: need-build $(BUILT) $(DOCS)
-	$(BIN)/mkdocs build --strict
+	FASTBUF_FOOTER="fastbuf $$($(BIN)/python .ci/notes.py --version)" $(BIN)/mkdocs build --quiet --strict
 
 clean:
 	rm -rf build dist site .benchmarks .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
