@@ -277,5 +277,5 @@ class CheckpointCoordinator:
         if self.failures <= self.tolerated:
             return [Abort(attempt.id, reason)]
         self._over = True
-        told = f"{self.failures} checkpoints failed in a row, {self.tolerated} are tolerated; the last one: {reason}"
-        return [Abort(attempt.id, reason), Fail(told)]
+        message = f"{self.failures} checkpoints failed in a row, {self.tolerated} are tolerated; the last one: {reason}"
+        return [Abort(attempt.id, reason), Fail(message)]

@@ -134,12 +134,12 @@ class GroupedMap(Generic[K, V]):
         taken = {number for number in self._changed | more if number in self._groups}
         self._changed.clear()
         self._frozen = taken
-        made = {}
+        entries = {}
         for number in taken:
             group = self._groups[number]
             group.newer = {}
-            made[number] = group.older
-        return made
+            entries[number] = group.older
+        return entries
 
     def thaw(self) -> None:
         """The frozen entries are not needed any more; they are merged when their group is next used."""

@@ -188,10 +188,10 @@ class CheckpointStore:
             with contextlib.suppress(FileExistsError):  # another driver begins the same job
                 _write(about, text.encode(), exclusive=True)
         try:
-            known = json.loads(about.read_text())
-            self.job: str = known["job"]
-            self.key_groups: int = known["key_groups"]
-            version = known["format"]
+            job = json.loads(about.read_text())
+            self.job: str = job["job"]
+            self.key_groups: int = job["key_groups"]
+            version = job["format"]
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{about} does not describe checkpoints of fastbuf's: {error!r}") from error
         if version != FORMAT:
@@ -404,8 +404,8 @@ class CheckpointStore:
         verify_pieces(source / "state", metadata)
         for name in sorted({entry[0] for entry in pieces_of(metadata)}):
             _write(self.path / "state" / name, (source / "state" / name).read_bytes())
-        known = json.loads((source / "job.json").read_text())
-        self.key_groups = known["key_groups"]
+        job = json.loads((source / "job.json").read_text())
+        self.key_groups = job["key_groups"]
         text = json.dumps({"format": FORMAT, "job": self.job, "key_groups": self.key_groups})
         _write(self.path / "job.json", text.encode())
         # Rows that waited in front of the sink are committed by the job that they are of
