@@ -110,10 +110,10 @@ def records_given(value: Any) -> Any:
     return value
 
 
-def spill_directory(given: Any, setting: str) -> str:
-    """The directory `given`, or the system's for temporary files; setting: how to name another one."""
+def spill_directory(directory: Any, setting: str) -> str:
+    """`directory`, or the system's for temporary files; setting: how to name another one."""
     try:
-        return os.fspath(given or tempfile.gettempdir())
+        return os.fspath(directory or tempfile.gettempdir())
     except FileNotFoundError as error:  # the message has the directories that were tried
         raise ResourceError(f"{error.strerror}: set {setting}, or TMPDIR, to one that can be written to") from error
 

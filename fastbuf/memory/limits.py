@@ -83,7 +83,7 @@ def _control_groups(proc: Path, sys: Path) -> list[MemoryLimit]:
         lines = (proc / "self/cgroup").read_text().splitlines()
     except OSError:
         return []
-    found = []
+    limits = []
     for line in lines:
         number, controllers, group = [*line.split(":", 2), "", ""][:3]
         if number == "0" and not controllers:
@@ -103,8 +103,8 @@ def _control_groups(proc: Path, sys: Path) -> list[MemoryLimit]:
                 continue
             used = (_read_int(folder / usage) or 0) - _reclaimable(folder / "memory.stat", keys)
             remedy = "the memory limit of the container or systemd unit"
-            found.append(MemoryLimit(f"control group limit {folder / limit}", bound, max(0, used), remedy))
-    return found
+            limits.append(MemoryLimit(f"control group limit {folder / limit}", bound, max(0, used), remedy))
+    return limits
 
 
 def _free_memory(proc: Path) -> list[MemoryLimit]:
@@ -136,10 +136,10 @@ def memory_limits(
     list of MemoryLimit
         In any order; empty if there is no bound or none can be read.
     """
-    found = _address_space(Path(proc))
+    limits = _address_space(Path(proc))
     if not address_only:
-        found += _control_groups(Path(proc), Path(sys)) + _free_memory(Path(proc))
-    return found
+        limits += _control_groups(Path(proc), Path(sys)) + _free_memory(Path(proc))
+    return limits
 
 
 def require_memory(length: int, segments: int, segment_size: int, limits: list[MemoryLimit] | None = None) -> None:
