@@ -118,14 +118,14 @@ class Aggregates:
         kinds = {"k": pa.int64()} | {f"r{name}": schema.field(name).type for name in self.columns}
         empty = pa.schema(list(kinds.items())).empty_table()
         try:
-            made = self.again(self.first(empty, ["k"]), ["k"])
+            result = self.again(self.first(empty, ["k"]), ["k"])
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowKeyError) as error:
-            said = str(error).splitlines()[0]
+            reason = str(error).splitlines()[0]
             raise SchemaError(
-                f"pyarrow does not aggregate columns of these types so: {said}; they are {schema}"
+                f"pyarrow does not aggregate columns of these types so: {reason}; they are {schema}"
             ) from error
-        self.state = pa.schema(list(made.schema)[1:])
-        types = [made.schema.field(f"p{at[0]}").type for _, at in self._results]
+        self.state = pa.schema(list(result.schema)[1:])
+        types = [result.schema.field(f"p{at[0]}").type for _, at in self._results]
         names = ["_".join(filter(None, pair)) for pair in self.pairs]
         return pa.schema(
             [
@@ -156,10 +156,10 @@ class Aggregates:
                 table = table.set_column(at, source, wide(table.column(at)))
         asked: list[Any] = counts + [(source or [], call) for source, call in calls]
         asked = [ask for i, ask in enumerate(asked) if ask not in asked[:i]]
-        made = grouped(table, by, asked)
+        groups = grouped(table, by, asked)
         names = ["_".join(filter(None, (source, call))) for source, call in calls]
         counted = ["_".join(filter(None, (source or "", call))) for source, call in counts]
-        columns = [made.column(name) for name in by] + [narrow(made.column(name)) for name in counted + names]
+        columns = [groups.column(name) for name in by] + [narrow(groups.column(name)) for name in counted + names]
         return pa.table(columns, names=[*by, *([COUNT] if counts else []), *(f"p{i}" for i in range(len(calls)))])
 
     def results(self, table: pa.Table) -> list[pa.ChunkedArray]:

@@ -136,8 +136,8 @@ def grouped(table: pa.Table, by: Sequence[str], aggregates: Sequence[Any]) -> pa
     table = table.take(np.argsort(part, kind="stable"))
     ends = np.cumsum(np.bincount(part)).tolist()
     pieces = [table.slice(start, end - start) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
-    made = [piece.group_by(list(by), use_threads=False).aggregate(list(aggregates)) for piece in pieces]
-    return pa.concat_tables(made)
+    tables = [piece.group_by(list(by), use_threads=False).aggregate(list(aggregates)) for piece in pieces]
+    return pa.concat_tables(tables)
 
 
 def in_order(table: pa.Table, by: Sequence[str], stable: bool = True) -> pa.Table:

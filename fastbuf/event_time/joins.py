@@ -94,8 +94,8 @@ class _Join:
         """The rows that are not late, as a table of the state, and their times."""
         import pyarrow as pa
 
-        given = self._sides[side]
-        times, valid = microseconds(batch.column(batch.schema.get_field_index(given.time)), given.time)
+        source = self._sides[side]
+        times, valid = microseconds(batch.column(batch.schema.get_field_index(source.time)), source.time)
         if valid is not None:
             self.null_times += int((~valid).sum())
             batch, times = batch.filter(pa.array(valid)), times[valid]
@@ -107,7 +107,7 @@ class _Join:
             batch, times = batch.filter(pa.array(~too_late)), times[~too_late]
         if not batch.num_rows:
             return None
-        keys = [normal(batch.column(batch.schema.get_field_index(name))) for name in given.keys]
+        keys = [normal(batch.column(batch.schema.get_field_index(name))) for name in source.keys]
         names = [LABEL, *self._keys, MATCHED, *(f"r{name}" for name in batch.schema.names)]
         none = np.zeros(batch.num_rows, bool)
         table = pa.table([pa.array(times), *keys, pa.array(none), *batch.columns], names=names)
@@ -123,15 +123,15 @@ class _Join:
             return
         columns = list(extra)
         for side, table in enumerate((left, right)):
-            given = self._sides[side]
-            for field in given.schema:
-                if side == RIGHT and field.name in given.keys:
+            source = self._sides[side]
+            for field in source.schema:
+                if side == RIGHT and field.name in source.keys:
                     continue
                 if table is not None:
                     columns.append(table.column(f"r{field.name}"))
-                elif field.name in given.keys:  # of the right one alone
+                elif field.name in source.keys:  # of the right one alone
                     assert right is not None
-                    columns.append(right.column(f"r{self._sides[RIGHT].keys[list(given.keys).index(field.name)]}"))
+                    columns.append(right.column(f"r{self._sides[RIGHT].keys[list(source.keys).index(field.name)]}"))
                 else:
                     columns.append(pa.nulls(rows, field.type))
         yield from (
@@ -154,7 +154,7 @@ class _Join:
         """Take out the rows whose labels are over."""
         import pyarrow as pa
 
-        kept, taken = [], []
+        rest, taken = [], []
         for table in self._state[side]:
             mask = over(int64s(table.column(LABEL)))
             if mask.any():
@@ -162,8 +162,8 @@ class _Join:
                 self._dirty[self._hashes.groups(taken[-1])] = True
                 table = table.filter(pa.array(~mask))
             if table.num_rows:
-                kept.append(table)
-        self._state[side][:] = kept
+                rest.append(table)
+        self._state[side][:] = rest
         return taken
 
     # ---- checkpoints

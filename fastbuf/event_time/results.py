@@ -24,7 +24,7 @@ class Results:
     function's alone."""
 
     def __init__(
-        self, work: Any, keys: list[pa.Field], columns: Sequence[str], kind: pa.DataType, made: pa.Schema
+        self, work: Any, keys: list[pa.Field], columns: Sequence[str], kind: pa.DataType, result: pa.Schema
     ) -> None:
         import pyarrow as pa
 
@@ -32,9 +32,9 @@ class Results:
         self.columns = list(columns)  # of the keys, in tables of the state
         self._kind = kind
         if isinstance(work, Application):
-            self.schema = made
+            self.schema = result
         else:
-            self.schema = pa.schema([*keys, pa.field("window_start", kind), pa.field("window_end", kind), *made])
+            self.schema = pa.schema([*keys, pa.field("window_start", kind), pa.field("window_end", kind), *result])
         twice = sorted({name for name in self.schema.names if self.schema.names.count(name) > 1})
         if twice:
             raise SchemaError(
@@ -78,13 +78,13 @@ def gathered(tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
     """Small tables as batches that are worth their while."""
     import pyarrow as pa
 
-    held: list[pa.Table] = []
+    buffer: list[pa.Table] = []
     rows = 0
     for table in tables:
-        held.append(table)
+        buffer.append(table)
         rows += table.num_rows
-        if rows >= RESULT_ROWS or len(held) >= 4096:
-            yield from pa.concat_tables(held).combine_chunks().to_batches(RESULT_ROWS)
-            held, rows = [], 0
+        if rows >= RESULT_ROWS or len(buffer) >= 4096:
+            yield from pa.concat_tables(buffer).combine_chunks().to_batches(RESULT_ROWS)
+            buffer, rows = [], 0
     if rows:
-        yield from pa.concat_tables(held).combine_chunks().to_batches(RESULT_ROWS)
+        yield from pa.concat_tables(buffer).combine_chunks().to_batches(RESULT_ROWS)

@@ -87,11 +87,11 @@ class Runs:
         """Take these rows out."""
         import pyarrow as pa
 
-        dropped, kept = [], []
+        dropped, runs = [], []
         for run in self.runs:
             first, end = run.between(low, high)
             if end == first:
-                kept.append(run)
+                runs.append(run)
                 continue
             dropped.append(run.table.slice(first, end - first))
             rest = [piece for piece in (run.table.slice(0, first), run.table.slice(end)) if piece.num_rows]
@@ -99,27 +99,27 @@ class Runs:
                 table = pa.concat_tables(rest)
                 # A slice keeps all memory: copy it, once half is gone
                 small = 2 * table.num_rows <= run.table.num_rows
-                kept.append(Run(table.take(np.arange(table.num_rows)) if small else table))
-        self.runs = kept
+                runs.append(Run(table.take(np.arange(table.num_rows)) if small else table))
+        self.runs = runs
         return dropped
 
     def extract(self, low: int, high: int, chosen: Callable[[pa.Table], NDArray[np.bool_]]) -> list[pa.Table]:
         """Take out the rows with labels from `low` on and below `high` that are chosen."""
         import pyarrow as pa
 
-        taken, kept = [], []
+        taken, runs = [], []
         for run in self.runs:
             first, end = run.between(low, high)
             piece = run.table.slice(first, end - first)
             mask = chosen(piece) if end > first else np.zeros(0, bool)
             if not mask.any():
-                kept.append(run)
+                runs.append(run)
                 continue
             taken.append(piece.filter(pa.array(mask)))
             rest = pa.concat_tables([run.table.slice(0, first), piece.filter(pa.array(~mask)), run.table.slice(end)])
             if rest.num_rows:
-                kept.append(Run(rest.combine_chunks()))
-        self.runs = kept
+                runs.append(Run(rest.combine_chunks()))
+        self.runs = runs
         return taken
 
     def tables(self) -> Iterator[pa.Table]:

@@ -104,46 +104,46 @@ class SessionWindows:
             columns = [pa.array(starts[alone]), pa.array(reach[alone]), *keys]
             self._shells.append(pa.table(columns, names=[LABEL, END, *self.keys]))
         if not self.work.merges:
-            made = make(table, [LABEL, END, *self.keys])
-            made = made.set_column(0, LABEL, pa.array(starts[rows])).set_column(1, END, pa.array(reach[rows]))
-            return made, np.arange(len(rows))
-        made = make(table.append_column("s", pa.array(rows)), ["s"])
-        at = int64s(made.column("s"))
+            states = make(table, [LABEL, END, *self.keys])
+            states = states.set_column(0, LABEL, pa.array(starts[rows])).set_column(1, END, pa.array(reach[rows]))
+            return states, np.arange(len(rows))
+        states = make(table.append_column("s", pa.array(rows)), ["s"])
+        at = int64s(states.column("s"))
         keys = windows.select(self.keys).take(order[firsts][at]).columns
-        columns = [pa.array(starts[at]), pa.array(reach[at]), *keys, *made.columns[1:]]
+        columns = [pa.array(starts[at]), pa.array(reach[at]), *keys, *states.columns[1:]]
         place = np.empty(len(firsts), np.int64)
         place[at] = np.arange(len(at))
-        return pa.table(columns, names=[LABEL, END, *self.keys, *made.schema.names[1:]]), place[rows]
+        return pa.table(columns, names=[LABEL, END, *self.keys, *states.schema.names[1:]]), place[rows]
 
     def _merge(self, rows: pa.Table) -> Mask | None:
         """Merge rows with the sessions that are there, and note what fires.  Which rows are late."""
         import pyarrow as pa
 
         rules = self.rules
-        made, place = self._joined(rows, self.work.first)
-        new = np.ones(made.num_rows, bool)
-        before = self._extract(lambda table: self._hashes.maybe(table, made))
-        shells = self._extract_shells(lambda table: self._hashes.maybe(table, made))
+        states, place = self._joined(rows, self.work.first)
+        new = np.ones(states.num_rows, bool)
+        before = self._extract(lambda table: self._hashes.maybe(table, states))
+        shells = self._extract_shells(lambda table: self._hashes.maybe(table, states))
         if before is not None or shells is not None:
             old = before.num_rows if before is not None else 0
-            both = made if before is None else pa.concat_tables([before, made])
-            made, into = self._joined(both, self.work.again, shells)
+            both = states if before is None else pa.concat_tables([before, states])
+            states, into = self._joined(both, self.work.again, shells)
             place = into[old:][place]
-            new = np.zeros(made.num_rows, bool)
+            new = np.zeros(states.num_rows, bool)
             new[into[old:]] = True
         if not self.work.merges:
-            new = self._sums(made, new) > 0
-        ends = int64s(made.column(END))
+            new = self._sums(states, new) > 0
+        ends = int64s(states.column(END))
         late = np.zeros(len(ends), bool) if rules.complete else rules.cleaned_at(ends) <= self.watermark
         ended = ends - 1 <= self.watermark
         fires = np.zeros(len(ends), bool)
         if not rules.once and not rules.complete:
             fires = new & ended & ~late
             if rules.trigger.rows is not None:
-                fires |= new & ~ended & (self._sums(made, int64s(made.column(COUNT))) >= rules.trigger.rows)
-        self._put(made.filter(pa.array(~late & ~fires)))
+                fires |= new & ~ended & (self._sums(states, int64s(states.column(COUNT))) >= rules.trigger.rows)
+        self._put(states.filter(pa.array(~late & ~fires)))
         if fires.any():
-            self._fires.append(made.filter(pa.array(fires)))
+            self._fires.append(states.filter(pa.array(fires)))
             self._put_fired(self._fires[-1])
         return late[place] if late.any() else None
 
@@ -322,13 +322,13 @@ def split(tables: list[pa.Table], chosen: Callable[[pa.Table], Mask]) -> tuple[l
     """What is left of the tables, and the rows that are chosen."""
     import pyarrow as pa
 
-    kept, taken = [], []
+    rest, taken = [], []
     for table in tables:
         mask = chosen(table)
         if not mask.any():
-            kept.append(table)
+            rest.append(table)
             continue
         taken.append(table.filter(pa.array(mask)))
         if not mask.all():
-            kept.append(table.filter(pa.array(~mask)))
-    return [table for table in kept if table.num_rows], pa.concat_tables(taken).combine_chunks() if taken else None
+            rest.append(table.filter(pa.array(~mask)))
+    return [table for table in rest if table.num_rows], pa.concat_tables(taken).combine_chunks() if taken else None

@@ -68,8 +68,8 @@ class Punctuated:
     func: Callable[[NDArray[np.int64], Any], int | None]
 
     def of(self, times: NDArray[np.int64], batch: Any) -> int | None:
-        given = self.func(times, batch)
-        return None if given is None else whole("the watermark", given, MIN, MAX)
+        watermark = self.func(times, batch)
+        return None if watermark is None else whole("the watermark", watermark, MIN, MAX)
 
 
 @dataclass
@@ -96,7 +96,7 @@ class SplitWatermarks:
     _emitted: int = MIN
     _passed: int = MIN  # the greatest watermark of a split that has ended
     _complete: bool = False
-    _held: frozenset[str] = frozenset()  # splits that do not read, as they are ahead
+    _ahead: frozenset[str] = frozenset()  # splits that do not read, as they are ahead
     _holding: str | None = None
 
     def __post_init__(self) -> None:
@@ -147,7 +147,7 @@ class SplitWatermarks:
         """
         active = []
         for name, state in self._splits.items():
-            if state.rows_at is None or name in self._held:
+            if state.rows_at is None or name in self._ahead:
                 state.rows_at = now
             if self.idle_s is None or now - state.rows_at < self.idle_s:
                 active.append((state.watermark, name))
@@ -181,8 +181,8 @@ class SplitWatermarks:
         """
         whole("max_drift_ms", max_drift_ms, 0, MAX)
         most = min((MIN if minimum is None else minimum) + max_drift_ms, MAX)
-        self._held = frozenset(name for name, state in self._splits.items() if state.watermark > most)
-        return sorted(self._held)
+        self._ahead = frozenset(name for name, state in self._splits.items() if state.watermark > most)
+        return sorted(self._ahead)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps: JSON values."""

@@ -60,10 +60,10 @@ class Reduction:
         self.columns = [name for name in schema.names if name not in keys and name != time]
         if not self.columns:
             raise SchemaError(f"reduce has no columns but the keys and the time, of {schema.names}")
-        made = pa.schema([schema.field(name) for name in self.columns])
+        result = pa.schema([schema.field(name) for name in self.columns])
         fields = [pa.field(COUNT, pa.int64())] if counts else []
-        self.state = pa.schema([*fields, *(pa.field(f"r{field.name}", field.type) for field in made)])
-        return made
+        self.state = pa.schema([*fields, *(pa.field(f"r{field.name}", field.type) for field in result)])
+        return result
 
     def first(self, table: pa.Table, by: Sequence[str]) -> pa.Table:
         return self.again(counted(table) if self.counts else table, by)
@@ -76,23 +76,25 @@ class Reduction:
         if len(firsts) == table.num_rows:
             return table.select([*by, *self.state.names])
         rows = table.select([f"r{name}" for name in self.columns]).rename_columns(self.columns).to_pylist()
-        held: dict[int, dict[str, Any]] = {}
+        by_key: dict[int, dict[str, Any]] = {}
         for number, row in zip(numbers.tolist(), rows, strict=True):
-            held[number] = self.function(held[number], row) if number in held else row
+            by_key[number] = self.function(by_key[number], row) if number in by_key else row
         firsts.sort()
-        made = table.select(list(by)).take(firsts)
+        states = table.select(list(by)).take(firsts)
         if self.counts:
             counts = np.bincount(numbers, int64s(table.column(COUNT)))[numbers[firsts]].astype(np.int64)
-            made = made.append_column(COUNT, pa.array(counts))
+            states = states.append_column(COUNT, pa.array(counts))
         try:
             for name in self.columns:
                 kind = self.state.field(f"r{name}").type
-                made = made.append_column(f"r{name}", pa.array([held[n][name] for n in numbers[firsts].tolist()], kind))
+                states = states.append_column(
+                    f"r{name}", pa.array([by_key[n][name] for n in numbers[firsts].tolist()], kind)
+                )
         except (KeyError, TypeError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise RecordError(
                 f"reduce must return a dict with {self.columns} of the input's types: {error!r}"
             ) from error
-        return made
+        return states
 
     def results(self, table: pa.Table) -> list[pa.ChunkedArray]:
         return [table.column(f"r{name}") for name in self.columns]
@@ -140,11 +142,11 @@ class Application:
         for first, end in zip(firsts, [*firsts[1:], table.num_rows], strict=True):
             key = tuple(table.column(name)[first] for name in keys)
             window = Window(*(None if t in (MIN, MAX) else int(t) for t in (starts[first], ends[first])))
-            made = self.function(key, window, rows.slice(first, end - first))
-            if not isinstance(made, pa.Table) or made.schema.names != self.schema.names:
-                has = f"a table of {made.schema.names}" if isinstance(made, pa.Table) else type(made).__name__
+            result = self.function(key, window, rows.slice(first, end - first))
+            if not isinstance(result, pa.Table) or result.schema.names != self.schema.names:
+                has = f"a table of {result.schema.names}" if isinstance(result, pa.Table) else type(result).__name__
                 raise RecordError(f"apply_in_arrow must return a table of {self.schema.names}; it returned {has}")
-            yield made if made.schema.equals(self.schema) else made.cast(self.schema)
+            yield result if result.schema.equals(self.schema) else result.cast(self.schema)
 
 
 def counted(table: pa.Table) -> pa.Table:

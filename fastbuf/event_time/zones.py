@@ -31,17 +31,17 @@ def _offset(zone: ZoneInfo, second: int) -> int:
 def _changes(zone: ZoneInfo, year: int) -> tuple[tuple[int, int], ...]:
     """The seconds of a year (UTC) at which the offset changes, and the new one; the first is the year's start."""
     start, end = (int((datetime(y, 1, 1, tzinfo=UTC) - _EPOCH).total_seconds()) for y in (year, year + 1))
-    found = [(start, _offset(zone, start))]
+    changes = [(start, _offset(zone, start))]
     step = _STEP_S if 1850 <= year <= 2100 else _RULES_S
     for low in range(start, end, step):
         high = min(low + step, end - 1)
-        while _offset(zone, high) != found[-1][1]:  # the first second of the next offset
-            before, after = max(low, found[-1][0]), high
+        while _offset(zone, high) != changes[-1][1]:  # the first second of the next offset
+            before, after = max(low, changes[-1][0]), high
             while after - before > 1:
                 middle = (before + after) // 2
-                before, after = (middle, after) if _offset(zone, middle) == found[-1][1] else (before, middle)
-            found.append((after, _offset(zone, after)))
-    return tuple(found)
+                before, after = (middle, after) if _offset(zone, middle) == changes[-1][1] else (before, middle)
+            changes.append((after, _offset(zone, after)))
+    return tuple(changes)
 
 
 class Zone:
