@@ -69,10 +69,10 @@ def is_loopback(host: str) -> bool:
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     try:
-        found = {str(address[0]) for *_, address in socket.getaddrinfo(host or "0.0.0.0", None)}
+        addresses = {str(address[0]) for *_, address in socket.getaddrinfo(host or "0.0.0.0", None)}
     except OSError:
         return False
-    return all(ipaddress.ip_address(name).is_loopback for name in found)
+    return all(ipaddress.ip_address(name).is_loopback for name in addresses)
 
 
 def check_secret(gate_id: int, secret: bytes, serializer: Serializer, host: str) -> None:

@@ -528,8 +528,8 @@ class ShuffleEnvironment:
 
     def writers(self, closing: bool = False) -> list[RecordWriter]:
         """The open writers; closing: also those that are being closed."""
-        made = [reference() for reference in list(self._partitions.values()) if reference is not None]
-        return [writer for writer in made if writer is not None and (closing or not writer.closed)]
+        writers = [reference() for reference in list(self._partitions.values()) if reference is not None]
+        return [writer for writer in writers if writer is not None and (closing or not writer.closed)]
 
     def links(self) -> dict[str, tuple[int, bytes]]:
         """By peer (``"host:port"``) of a TCP connection made here: unsent bytes in the kernel, ``struct tcp_info``."""

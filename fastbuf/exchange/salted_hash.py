@@ -69,13 +69,13 @@ class _Looking:
 
     def _hash(self, value: Any) -> int:
         self._left -= 1
-        said = f"custom({self.__qualname__}) hashes a {type(value).__name__} ({value!r:.80}), whose hash"
+        what = f"custom({self.__qualname__}) hashes a {type(value).__name__} ({value!r:.80}), whose hash"
         steady = _is_steady(value)
         if steady is False and _start() == "spawn":
-            raise ConfigError(f"{said} {_REMEDY}")
+            raise ConfigError(f"{what} {_REMEDY}")
         if not steady:
             self._left = 0
-            _warn(said)
+            _warn(what)
         return hash(value)
 
 
