@@ -91,15 +91,15 @@ def check_block(buf: Any, kind: int, fingerprint: int, schema: Schema | None = N
     if magic != MAGIC:
         raise BlockCorrupt(f"a block begins with {magic!r}, not {MAGIC!r}: these bytes are not a block")
     if found_kind != kind:
-        found = KIND_NAMES.get(found_kind, str(found_kind))
-        raise BlockCorrupt(f"a block of kind {found} was given to the {KIND_NAMES[kind]} serializer")
+        kind_name = KIND_NAMES.get(found_kind, str(found_kind))
+        raise BlockCorrupt(f"a block of kind {kind_name} was given to the {KIND_NAMES[kind]} serializer")
     if version != VERSIONS[kind]:
         raise BlockCorrupt(
             f"a {KIND_NAMES[kind]} block of format version {version}; this fastbuf reads version {VERSIONS[kind]}"
         )
-    known = FLAG_CRC | (FLAG_GROUPS if kind == KIND_PICKLED else 0)
-    if flags & ~known:
-        raise BlockCorrupt(f"a block has the flags {flags:#04x}; only {known:#04x} are known")
+    valid_flags = FLAG_CRC | (FLAG_GROUPS if kind == KIND_PICKLED else 0)
+    if flags & ~valid_flags:
+        raise BlockCorrupt(f"a block has the flags {flags:#04x}; only {valid_flags:#04x} are known")
     if found_print != fingerprint:
         text = f", {schema.text}" if schema is not None else ""
         raise SchemaMismatch(
@@ -125,6 +125,6 @@ def check_block(buf: Any, kind: int, fingerprint: int, schema: Schema | None = N
     return records, body
 
 
-def count_mismatch(records: int, found: int) -> BlockCorrupt:
+def count_mismatch(records: int, actual: int) -> BlockCorrupt:
     """The error for a block whose header count differs from its body."""
-    return BlockCorrupt(f"a block's header counts {records:,} records, its body has {found:,}")
+    return BlockCorrupt(f"a block's header counts {records:,} records, its body has {actual:,}")

@@ -88,10 +88,10 @@ def batch_of(data: Any, schema: Any = None) -> Any:
     import pyarrow
 
     table = table_of(data, schema).combine_chunks()
-    found = table.to_batches()
-    if len(found) > 1:  # a column has more than 2 GiB of text
+    batches = table.to_batches()
+    if len(batches) > 1:  # a column has more than 2 GiB of text
         raise SchemaMismatch(f"{type(data).__name__} of {table.nbytes:,} bytes is too long for one batch: slice it")
-    return found[0] if found else pyarrow.RecordBatch.from_pylist([], schema=table.schema)
+    return batches[0] if batches else pyarrow.RecordBatch.from_pylist([], schema=table.schema)
 
 
 def values_of(of_type: Any) -> Any:

@@ -34,16 +34,16 @@ def _text(value: Any) -> str:
     if isinstance(value, str | bytes):
         short = value[:MOST_CHARACTERS]
         return repr(short) + ("…" if len(value) > len(short) else "")
-    found = repr(value) if isinstance(value, list | tuple | dict) else str(value)
-    return found if len(found) <= MOST_CHARACTERS else found[:MOST_CHARACTERS] + "…"
+    text = repr(value) if isinstance(value, list | tuple | dict) else str(value)
+    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
 
 
 def key_text(values: Sequence[Any]) -> str:
     """A key as one short line of printable characters: ``'LAX'``, or ``('LAX', 7)``."""
     try:
         texts = [_text(value) for value in values]
-        found = texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
+        text = texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
     except Exception as error:
         return f"<no text: {type(error).__name__}>"
-    found = found if len(found) <= 2 * MOST_CHARACTERS else found[: 2 * MOST_CHARACTERS] + "…"
-    return found if found.isprintable() else ascii(found)[1:-1]
+    text = text if len(text) <= 2 * MOST_CHARACTERS else text[: 2 * MOST_CHARACTERS] + "…"
+    return text if text.isprintable() else ascii(text)[1:-1]

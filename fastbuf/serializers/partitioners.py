@@ -62,9 +62,9 @@ class RoundRobinPartitioner(BatchPartitioner):
 
     def partition(self, batch: Any) -> Ids:
         rows = _rows(batch)
-        found = (np.arange(self._next, self._next + rows, dtype=np.int64) % self.partitions).astype(np.int32)
+        ids = (np.arange(self._next, self._next + rows, dtype=np.int64) % self.partitions).astype(np.int32)
         self._next = (self._next + rows) % self.partitions
-        return found
+        return ids
 
 
 class RandomPartitioner(BatchPartitioner):
@@ -100,19 +100,17 @@ class CustomPartitioner(BatchPartitioner):
         self._func = func
 
     def partition(self, batch: Any) -> Ids:
-        found = np.asarray(self._func(batch, self.partitions))
+        ids = np.asarray(self._func(batch, self.partitions))
         rows = _rows(batch)
-        if found.shape != (rows,) or (rows and found.dtype.kind not in "iub"):
+        if ids.shape != (rows,) or (rows and ids.dtype.kind not in "iub"):
             raise RecordError(
-                f"the partition function gave {found.dtype} of shape {found.shape}: one integer for each of "
+                f"the partition function gave {ids.dtype} of shape {ids.shape}: one integer for each of "
                 f"{rows:,} rows is needed"
             )
-        bad = np.flatnonzero((found < 0) | (found >= self.partitions))
+        bad = np.flatnonzero((ids < 0) | (ids >= self.partitions))
         if len(bad):
-            raise RecordError(
-                f"the partition function gave row {bad[0]} {found[bad[0]]} of {self.partitions} partitions"
-            )
-        return found.astype(np.int32)
+            raise RecordError(f"the partition function gave row {bad[0]} {ids[bad[0]]} of {self.partitions} partitions")
+        return ids.astype(np.int32)
 
 
 class RangePartitioner(BatchPartitioner):
@@ -195,8 +193,8 @@ class RangePartitioner(BatchPartitioner):
         return cls(names, batch.take(pa.array(np.unique(places, return_index=True)[1])), ascending=ascending)
 
     def partition(self, batch: Any) -> Ids:
-        found = _places(_columns(_arrow(batch), self.keys), self.bounds)
-        return found if self.ascending else (self.partitions - 1 - found).astype(np.int32)
+        ids = _places(_columns(_arrow(batch), self.keys), self.bounds)
+        return ids if self.ascending else (self.partitions - 1 - ids).astype(np.int32)
 
     def place(self, keys: Sequence[Any]) -> int:
         """Partition of one record, the same as :meth:`partition` gives its row.
@@ -216,8 +214,8 @@ class RangePartitioner(BatchPartitioner):
             self._marks = list(zip(*columns, strict=True))
         pairs = zip(keys, self._widths, strict=True)
         marks = [_mark(key if width is None or key is None else width(key)) for key, width in pairs]
-        found = bisect_left(self._marks, tuple(marks))
-        return found if self.ascending else self.partitions - 1 - found
+        partition = bisect_left(self._marks, tuple(marks))
+        return partition if self.ascending else self.partitions - 1 - partition
 
 
 #: Python's floats are rounded to the type of their column before they are compared.

@@ -136,12 +136,12 @@ def _annotated(args: tuple[Any, ...], path: str, outer: tuple[Any, ...]) -> tupl
     # The first text counts; other annotations belong to other libraries.
     inner = typing.get_args(args[0])
     optional = typing.get_origin(args[0]) in (typing.Union, types.UnionType) and type(None) in inner
-    for said in args[1:]:
-        if isinstance(said, DataType):
-            return said, optional
-        if isinstance(said, str):
+    for annotation in args[1:]:
+        if isinstance(annotation, DataType):
+            return annotation, optional
+        if isinstance(annotation, str):
             try:
-                kind, nullable = parse_type(said)
+                kind, nullable = parse_type(annotation)
             except SchemaError as error:
                 raise SchemaError(f"field {path!r}: {error}") from None
             return kind, nullable or optional

@@ -30,10 +30,10 @@ def fields_from_numpy(dtype: Any) -> list[Field]:
 def _type(dtype: np.dtype[Any], path: str) -> DataType:
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
-        found = _type(base, f"{path}[]")
+        data_type = _type(base, f"{path}[]")
         for length in reversed(shape):
-            found = DataType("fixed_size_list", width=int(length), children=(Field("item", found),))
-        return found
+            data_type = DataType("fixed_size_list", width=int(length), children=(Field("item", data_type),))
+        return data_type
     if dtype.names is not None:
         assert dtype.fields is not None
         fields = (Field(name, _type(dtype.fields[name][0], f"{path}.{name}")) for name in dtype.names)

@@ -207,10 +207,10 @@ class _Parser:
         return SchemaError(f"cannot read the type {self.text!r} at character {self.at}: {what}")
 
     def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        found = pattern.match(self.text, self.at)
-        if found:
-            self.at = found.end()
-        return found
+        match = pattern.match(self.text, self.at)
+        if match:
+            self.at = match.end()
+        return match
 
     def take(self, sign: str) -> bool:
         rest = self.text[self.at :]
@@ -264,17 +264,17 @@ class _Parser:
 
     def children(self, kind: str, depth: int) -> tuple[Field, ...]:
         names = CHILD_NAMES[kind]
-        found = []
+        fields = []
         for number, name in enumerate(names):
             if not self.take("," if number else "<"):
                 raise self.fail(f"{kind} needs <{', '.join(names)}>")
-            found.append(Field(name, *self.nullable(depth + 1)))
+            fields.append(Field(name, *self.nullable(depth + 1)))
         if not self.take(">"):
             raise self.fail("'>' is expected")
-        return tuple(found)
+        return tuple(fields)
 
     def struct_fields(self, depth: int) -> tuple[Field, ...]:
-        found: list[Field] = []
+        fields: list[Field] = []
         if not self.take("<"):
             raise self.fail("struct needs <name: type, ...>")
         if self.take(">"):
@@ -290,9 +290,9 @@ class _Parser:
                 raise self.fail(f"a field's name is no JSON string ({error})") from None
             if not self.take(":"):
                 raise self.fail(f"':' is expected after {name!r}")
-            found.append(Field(name, *self.nullable(depth + 1)))
+            fields.append(Field(name, *self.nullable(depth + 1)))
             if self.take(">"):
-                return tuple(found)
+                return tuple(fields)
             if not self.take(","):
                 raise self.fail("',' or '>' is expected")
 
@@ -312,7 +312,7 @@ def parse_type(text: str) -> tuple[DataType, bool]:
         The text does not match the grammar at the head of this module.
     """
     parser = _Parser(text)
-    found = parser.nullable(0)
+    type_and_nullable = parser.nullable(0)
     if text[parser.at :].strip():
         raise parser.fail(f"{text[parser.at :].strip()!r} is not expected")
-    return found
+    return type_and_nullable

@@ -81,10 +81,10 @@ def structured_array(batch: Any) -> NDArray[Any]:
 
 def _together(names: list[str], columns: list[NDArray[Any]]) -> NDArray[Any]:
     rows = len(columns[0]) if columns else 0
-    made = np.empty(rows, [(name, c.dtype, c.shape[1:]) for name, c in zip(names, columns, strict=True)])
+    array = np.empty(rows, [(name, c.dtype, c.shape[1:]) for name, c in zip(names, columns, strict=True)])
     for name, column in zip(names, columns, strict=True):
-        made[name] = column
-    return made
+        array[name] = column
+    return array
 
 
 def _values(column: Any, path: str) -> NDArray[Any]:
@@ -97,8 +97,8 @@ def _values(column: Any, path: str) -> NDArray[Any]:
         return _values(column.cast(kind.value_type), path)
     if is_.is_struct(kind):
         parts = [_values(part, f"{path}.{kind.field(i).name}") for i, part in enumerate(column.flatten())]
-        made = _together([field.name for field in kind], parts)
-        return made if parts else np.empty(len(column), made.dtype)
+        array = _together([field.name for field in kind], parts)
+        return array if parts else np.empty(len(column), array.dtype)
     if is_.is_fixed_size_list(kind):
         items = _values(column.flatten(), f"{path}[]")
         return items.reshape(len(column), kind.list_size, *items.shape[1:])
