@@ -43,9 +43,9 @@ def listen(host: str, ports: tuple[int, int], backlog: int = BACKLOG) -> socket.
     OSError
         None can be had: the last one's error.
     """
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    candidates = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     error = OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
-    for family, kind, protocol, _, address in sorted(found, key=lambda each: each[0] != socket.AF_INET):
+    for family, kind, protocol, _, address in sorted(candidates, key=lambda each: each[0] != socket.AF_INET):
         for port in range(ports[0], ports[1] + 1):
             try:
                 sock = child_closes(socket.socket(family, kind | socket.SOCK_CLOEXEC, protocol))

@@ -101,8 +101,8 @@ class Applicant:
     def _refused(self, status: int, reason: str) -> Refused:
         """The secret is proved, and the producer still does not fit: its gate would wait for it in vain."""
         assert self.hello is not None
-        told = f"The producer of channel {self.hello.channel} was refused: {reason}"
-        if told != self.gate.refused:  # the same producer tries one transport after the other
-            self.gate.refused = told
-            log.warning("%s (at %s, for gate %d)", told, self.peer, self.gate.gate_id)
+        message = f"The producer of channel {self.hello.channel} was refused: {reason}"
+        if message != self.gate.refused:  # the same producer tries one transport after the other
+            self.gate.refused = message
+            log.warning("%s (at %s, for gate %d)", message, self.peer, self.gate.gate_id)
         return Refused(hs.pack_verdict(status, reason))

@@ -443,18 +443,18 @@ class MemfdTransport:
 def _watch_lines(transport: weakref.ref[MemfdTransport], selector: selectors.BaseSelector) -> None:
     going = True
     while going:
-        found = transport()
-        if found is None:
+        strong = transport()
+        if strong is None:
             return
-        timeout = found.prepare()
-        del found  # keep no reference while this thread sleeps
+        timeout = strong.prepare()
+        del strong  # keep no reference while this thread sleeps
         try:
             events = selector.select(timeout)
         except ValueError:  # it was closed: the garbage collector ended the environment in this thread
             return
-        found = transport()
-        going = found is not None and found.carry_on(events)
-        del found, events
+        strong = transport()
+        going = strong is not None and strong.carry_on(events)
+        del strong, events
 
 
 def _lacks(environment: Any, partition: Any) -> str:

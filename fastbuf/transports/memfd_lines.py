@@ -84,15 +84,15 @@ class Line:
     def hear(self) -> bool:
         """Read and answer the peer's messages; False: the line has ended."""
         try:
-            said = self.sock.recv(4096)
+            messages = self.sock.recv(4096)
         except BlockingIOError:
             return True
         except OSError:
             return False
-        self._heard = self._heard or bool(said)
-        if PING_ASKS in said:
+        self._heard = self._heard or bool(messages)
+        if PING_ASKS in messages:
             self._say(PING_ANSWERS)
-        return bool(said)
+        return bool(messages)
 
     def _say(self, word: bytes) -> None:
         with contextlib.suppress(OSError):  # if it is gone, or does not read its messages, a later check finds out

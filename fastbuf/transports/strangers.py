@@ -61,10 +61,10 @@ class Strangers(Generic[S]):
     def __init__(self, where: str) -> None:
         self._where = where
         self._here: dict[S, None] = {}  # in order of arrival
-        self._known: dict[Hashable, None] = {}  # in the order of their last proof
+        self._proofs: dict[Hashable, None] = {}  # in the order of their last proof
         self._round = 0
         self._warned = self._lacked = -WARN_EVERY_S
-        self._told = (0, 0)
+        self._last_counts = (0, 0)
         self.proved = 0  #: callers that proved a secret
         self.refused = 0  #: callers refused because of a message
         self.idle = 0  #: callers dropped by timeout, or because their place was needed
@@ -118,8 +118,8 @@ class Strangers(Generic[S]):
 
     def enter(self, stranger: S) -> S | None:
         """Add a caller; returns the one that loses its place and must be dropped, if any."""
-        known = stranger.address in self._known
-        rivals = [s for s in self._unproved() if (s.address in self._known) == known]
+        proved = stranger.address in self._proofs
+        rivals = [s for s in self._unproved() if (s.address in self._proofs) == proved]
         victim = self._victim(rivals, stranger.address) if len(rivals) >= PLACES else None
         stranger.round = self._round
         self._here[stranger] = None
@@ -129,12 +129,12 @@ class Strangers(Generic[S]):
         return [s for s in list(self._here) if not s.proved]
 
     def _victim(self, rivals: list[S], newcomer: Hashable) -> S:
-        held = Counter(s.address for s in rivals)
-        most = max(held.values())
-        if held[newcomer] == most:
+        places = Counter(s.address for s in rivals)
+        most = max(places.values())
+        if places[newcomer] == most:
             rivals = [s for s in rivals if s.address == newcomer]
         else:
-            rivals = [s for s in rivals if held[s.address] == most]
+            rivals = [s for s in rivals if places[s.address] == most]
         for s in rivals:  # the oldest one that had time to send a message and sent none
             if not s.heard and s.round < self._round:
                 return s
@@ -148,10 +148,10 @@ class Strangers(Generic[S]):
         """It has proved a secret: its address is known from now on."""
         stranger.proved = True
         self.proved += 1
-        self._known.pop(stranger.address, None)
-        self._known[stranger.address] = None
-        if len(self._known) > KNOWN_ADDRESSES:
-            del self._known[next(iter(self._known))]
+        self._proofs.pop(stranger.address, None)
+        self._proofs[stranger.address] = None
+        if len(self._proofs) > KNOWN_ADDRESSES:
+            del self._proofs[next(iter(self._proofs))]
 
     def refuse(self, stranger: S, why: str) -> None:
         """It is refused because of a message; no text: nothing suspicious, for example its gate has ended."""
@@ -170,8 +170,8 @@ class Strangers(Generic[S]):
         now = monotonic()
         if now < self._warned + WARN_EVERY_S:
             return
-        refused, idle = self.refused - self._told[0], self.idle - self._told[1]
-        self._warned, self._told = now, (self.refused, self.idle)
+        refused, idle = self.refused - self._last_counts[0], self.idle - self._last_counts[1]
+        self._warned, self._last_counts = now, (self.refused, self.idle)
         log.warning(
             "%s: since the last warning %d callers were refused, and %d dropped that proved no secret in time or whose "
             "place was needed; the last, from %s: %s. %d of %d places are taken. At most one warning in %g s; "

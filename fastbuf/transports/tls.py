@@ -66,8 +66,8 @@ class ForkSafeSocket(ssl.SSLSocket):
         return int(self._call(super().send, *arguments))
 
     def unwrap(self) -> socket.socket:
-        made: socket.socket = self._call(super().unwrap)
-        return made
+        sock: socket.socket = self._call(super().unwrap)
+        return sock
 
 
 class ForkSafeObject(ssl.SSLObject):
@@ -92,11 +92,11 @@ class ForkSafeObject(ssl.SSLObject):
 
 def empty_context(protocol: int, version: ssl.TLSVersion) -> ssl.SSLContext:
     """A context of connections that a fork does not catch half way, for that version of TLS or later."""
-    made = ssl.SSLContext(protocol)
-    made.minimum_version = version
-    made.sslsocket_class = ForkSafeSocket
-    made.sslobject_class = ForkSafeObject
-    return made
+    ssl_context = ssl.SSLContext(protocol)
+    ssl_context.minimum_version = version
+    ssl_context.sslsocket_class = ForkSafeSocket
+    ssl_context.sslobject_class = ForkSafeObject
+    return ssl_context
 
 
 def context(tls: TlsConfig, server: bool) -> ssl.SSLContext:
@@ -109,16 +109,18 @@ def context(tls: TlsConfig, server: bool) -> ssl.SSLContext:
     """
     try:
         with openssl:
-            made = empty_context(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT, ssl.TLSVersion.TLSv1_3)
-            made.load_cert_chain(tls.certificate, tls.key)
-            made.load_verify_locations(tls.authority)
+            ssl_context = empty_context(
+                ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT, ssl.TLSVersion.TLSv1_3
+            )
+            ssl_context.load_cert_chain(tls.certificate, tls.key)
+            ssl_context.load_verify_locations(tls.authority)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"TLS with certificate {tls.certificate}, key {tls.key}, authority {tls.authority}: {error}"
         ) from error
-    made.check_hostname = not server and tls.check_hostname
-    made.verify_mode = ssl.CERT_REQUIRED
-    return made
+    ssl_context.check_hostname = not server and tls.check_hostname
+    ssl_context.verify_mode = ssl.CERT_REQUIRED
+    return ssl_context
 
 
 class _Link:
@@ -325,14 +327,14 @@ def shake(client: ssl.SSLContext, sock: socket.socket, host: str, where: str) ->
     sock.setblocking(False)
     try:
         with openssl:
-            made = child_closes(
+            tls_sock = child_closes(
                 client.wrap_socket(sock, server_hostname=host.partition("%")[0], do_handshake_on_connect=False)
             )
-        assert isinstance(made, ForkSafeSocket)
-        sock = made
-        made.patience = patience
-        made.do_handshake()
-        return made
+        assert isinstance(tls_sock, ForkSafeSocket)
+        sock = tls_sock
+        tls_sock.patience = patience
+        tls_sock.do_handshake()
+        return tls_sock
     except TimeoutError as error:
         sock.close()
         raise PeerLost(f"{where} did not answer TLS's handshake in time") from error
