@@ -46,7 +46,7 @@ class MonitorAddress(NamedTuple):
 
 
 @dataclass
-class _Told:
+class _Task:
     """The reports of one writer or gate."""
 
     report: dict[str, Any]
@@ -81,7 +81,7 @@ class Monitor:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._told: dict[str, _Told] = {}
+        self._tasks: dict[str, _Task] = {}
         self._order: dict[str, int] = {}  # numbers of exchanges, by the names of their gates
         self._next = 0
         self._above: dict[int, set[int]] = {}  # by exchange: the exchanges whose consumers write to it
@@ -124,21 +124,21 @@ class Monitor:
             for report in reports:
                 if not report.get("figures") or not isinstance(report.get("id"), str):
                     continue
-                told = self._told.get(report["id"])
-                if told is None:
-                    told = self._told[report["id"]] = _Told(report)
-                told.report = {**told.report, **report}  # later reports leave out what has not changed
-                told.reports.add(report["figures"], now)
-                told.heard = now
-            for name in [n for n, told in self._told.items() if now - told.heard > FORGET_S]:
-                del self._told[name]
+                task = self._tasks.get(report["id"])
+                if task is None:
+                    task = self._tasks[report["id"]] = _Task(report)
+                task.report = {**task.report, **report}  # later reports leave out what has not changed
+                task.reports.add(report["figures"], now)
+                task.heard = now
+            for name in [n for n, task in self._tasks.items() if now - task.heard > FORGET_S]:
+                del self._tasks[name]
 
     def _gone(self, tasks: Iterable[str]) -> None:
         """Mark tasks as ended, since the connection of their process has ended."""
         with self._lock:
             for name in tasks:
-                if name in self._told:
-                    self._told[name].reports.last = ended(self._told[name].reports.last)
+                if name in self._tasks:
+                    self._tasks[name].reports.last = ended(self._tasks[name].reports.last)
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Current figures, by exchange.
@@ -158,15 +158,15 @@ class Monitor:
         now = time.monotonic()
         with self._lock:
             exchanges = self._exchanges()
-            found = verdicts({str(n): sides for n, sides in exchanges.items()}, now)
-            found |= over_all({str(n): sides for n, sides in exchanges.items() if not sides.running})
+            diagnoses = verdicts({str(n): sides for n, sides in exchanges.items()}, now)
+            diagnoses |= over_all({str(n): sides for n, sides in exchanges.items() if not sides.running})
             return [
                 {
                     "exchange": n,
                     "stages": (sides.producing, sides.consuming),
-                    "producers": {k: dict(told.last) for k, told in sorted(sides.producers.items())},
-                    "consumers": {k: dict(told.last) for k, told in sorted(sides.consumers.items())},
-                    "diagnosis": found[str(n)],
+                    "producers": {k: dict(reports.last) for k, reports in sorted(sides.producers.items())},
+                    "consumers": {k: dict(reports.last) for k, reports in sorted(sides.consumers.items())},
+                    "diagnosis": diagnoses[str(n)],
                 }
                 for n, sides in exchanges.items()
             ]
@@ -178,8 +178,8 @@ class Monitor:
         every = self.snapshot()
         with self._lock:
             self._chain(every)
-        for found in every:
-            number, tasks = found["exchange"], [*found["producers"].values(), *found["consumers"].values()]
+        for exchange in every:
+            number, tasks = exchange["exchange"], [*exchange["producers"].values(), *exchange["consumers"].values()]
             began, ended_at = self._spans.get(number, (now, None))
             over = not any("state" in task for task in tasks)
             ended_at = (ended_at or now) if over else None
@@ -187,15 +187,15 @@ class Monitor:
             shown.append(
                 Exchange(
                     id=str(number),
-                    name=found["stages"][1],
+                    name=exchange["stages"][1],
                     mode=PLAIN,
                     outcome="ok" if over else "running",
                     began=began,
                     seconds=(ended_at or now) - began,
                     upstream=tuple(str(before) for before in sorted(self._above.get(number, ()))),
-                    producers=found["producers"],
-                    consumers=found["consumers"],
-                    diagnosis=found["diagnosis"],
+                    producers=exchange["producers"],
+                    consumers=exchange["consumers"],
+                    diagnosis=exchange["diagnosis"],
                 )
             )
         return shown
@@ -207,21 +207,21 @@ class Monitor:
     def _chain(self, exchanges: list[dict[str, Any]]) -> None:
         """Find exchanges whose consumers write to another one; of running tasks only, as thread names are reused."""
         reads: dict[str, set[int]] = {}
-        for found in exchanges:
-            for figures in found["consumers"].values():
+        for exchange in exchanges:
+            for figures in exchange["consumers"].values():
                 if "state" in figures and figures.get("task"):
-                    reads.setdefault(figures["task"], set()).add(found["exchange"])
+                    reads.setdefault(figures["task"], set()).add(exchange["exchange"])
         links = {
-            (before > found["exchange"], found["exchange"], before)
-            for found in exchanges
-            for figures in found["producers"].values()
+            (before > exchange["exchange"], exchange["exchange"], before)
+            for exchange in exchanges
+            for figures in exchange["producers"].values()
             for before in (reads.get(figures.get("task", ""), ()) if "state" in figures else ())
         }
         for _, number, before in sorted(links):  # if two exchanges feed each other, the older one comes first
             if not self._is_above(number, before):
                 self._above.setdefault(number, set()).add(before)
-        known = {found["exchange"] for found in exchanges}
-        self._above = {number: above & known for number, above in self._above.items() if number in known}
+        numbers = {exchange["exchange"] for exchange in exchanges}
+        self._above = {number: above & numbers for number, above in self._above.items() if number in numbers}
 
     def _is_above(self, number: int, other: int) -> bool:
         """Whether `other` is that exchange, or reads from it through others."""
@@ -234,13 +234,13 @@ class Monitor:
 
     def _exchanges(self) -> dict[int, Sides]:
         """Group writers and gates into exchanges: writers with a common gate are in the same exchange."""
-        gates: dict[str, list[_Told]] = {}
-        for told in self._told.values():
-            if "gate" in told.report:
-                gates.setdefault(told.report["gate"][0], []).append(told)
-        groups: list[tuple[set[str], list[_Told], dict[str, tuple[int, _Told]]]] = []
-        for told in self._told.values():
-            keys = told.report.get("gates")
+        gates: dict[str, list[_Task]] = {}
+        for task in self._tasks.values():
+            if "gate" in task.report:
+                gates.setdefault(task.report["gate"][0], []).append(task)
+        groups: list[tuple[set[str], list[_Task], dict[str, tuple[int, _Task]]]] = []
+        for task in self._tasks.values():
+            keys = task.report.get("gates")
             if not keys:
                 continue
             mine = {}
@@ -250,37 +250,37 @@ class Monitor:
                     mine[gate.report["id"]] = (index, gate)
             # A gate without reports still joins its writers
             names = set(mine) | {f"{key[0]} {key[1]}" for key in keys if key is not None}
-            writers, consumers = [told], mine
+            writers, consumers = [task], mine
             for group in [group for group in groups if group[0] & names]:
                 groups.remove(group)
                 names, writers, consumers = group[0] | names, group[1] + writers, {**consumers, **group[2]}
             groups.append((names, writers, consumers))
         taken = {name for names, _, _ in groups for name in names}
         groups += [
-            ({told.report["id"]}, [], {told.report["id"]: (0, told)})
-            for held in gates.values()
-            for told in held
-            if told.report["id"] not in taken
+            ({task.report["id"]}, [], {task.report["id"]: (0, task)})
+            for tasks in gates.values()
+            for task in tasks
+            if task.report["id"] not in taken
         ]
-        found: dict[int, Sides] = {}
+        sides: dict[int, Sides] = {}
         order: dict[str, int] = {}
         for names, writers, consumers in groups:
-            known = [self._order[name] for name in names if name in self._order]
-            number = min(known, default=self._next)
+            numbers = [self._order[name] for name in names if name in self._order]
+            number = min(numbers, default=self._next)
             self._next = max(self._next, number + 1)
             order.update(dict.fromkeys(names, number))
-            producing = next((str(told.report["stage"]) for told in writers if told.report.get("stage")), "producers")
+            producing = next((str(task.report["stage"]) for task in writers if task.report.get("stage")), "producers")
             consuming = next(
-                (str(told.report["stage"]) for _, told in consumers.values() if told.report.get("stage")), "consumers"
+                (str(task.report["stage"]) for _, task in consumers.values() if task.report.get("stage")), "consumers"
             )
-            found[number] = Sides(
-                {int(told.report["number"]): told.reports for told in writers},
-                {index: told.reports for index, told in consumers.values()},
+            sides[number] = Sides(
+                {int(task.report["number"]): task.reports for task in writers},
+                {index: task.reports for index, task in consumers.values()},
                 f"producers of {consuming}" if producing == consuming else producing,  # both in one process
                 consuming,
             )
         self._order = order  # only of exchanges that are still known
-        return dict(sorted(found.items()))
+        return dict(sorted(sides.items()))
 
     # ---- connections
 
@@ -377,8 +377,8 @@ class Monitor:
         self.close()
 
 
-def _meant(gates: list[_Told], where: str) -> _Told | None:
+def _meant(gates: list[_Task], where: str) -> _Task | None:
     """The gate that a writer writes to; gates with the same secret are told apart by address."""
     if len(gates) == 1:
         return gates[0]
-    return next((told for told in gates if told.report["gate"][1] == where), None)
+    return next((gate for gate in gates if gate.report["gate"][1] == where), None)

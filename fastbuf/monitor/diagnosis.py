@@ -87,10 +87,10 @@ def diagnose_all(exchanges: Mapping[str, tuple[Sequence[Task], Sequence[Task]]])
     exchanges
         Producers and consumers of each, by name; a task in two exchanges has the same ``task`` in both.
     """
-    found: dict[str, Diagnosis] = {}
+    diagnoses: dict[str, Diagnosis] = {}
 
     def look(name: str, way: frozenset[str]) -> Diagnosis:
-        if name not in found:
+        if name not in diagnoses:
             producers, consumers = exchanges[name]
             mine = {task.task for task in consumers} - {""}
             behind = {
@@ -99,12 +99,12 @@ def diagnose_all(exchanges: Mapping[str, tuple[Sequence[Task], Sequence[Task]]])
                 for task in writers
                 if task.task in mine and other not in way and other != name
             }
-            found[name] = diagnose(name, producers, consumers, behind)
-        return found[name]
+            diagnoses[name] = diagnose(name, producers, consumers, behind)
+        return diagnoses[name]
 
     for name in exchanges:
         look(name, frozenset())
-    return found
+    return diagnoses
 
 
 @dataclass(frozen=True)
@@ -135,17 +135,17 @@ class _Look:
         last = max(consumers, key=lambda task: task.wall_s - task.seconds.get("input", 0.0))
         if first.wall_s < TAIL * last.wall_s:
             share = 1 - last.share("input")
-            found = [replace(root, share=share) for root in self.consumer(last, share)]
+            roots = [replace(root, share=share) for root in self.consumer(last, share)]
         elif idle >= IDLE_HEAD:
             slowest = max(producers, key=lambda task: (task.share("input") < IDLE_HEAD, task.cost, task.wall_s))
             if slowest.share("input") >= IDLE_HEAD:
                 return []  # the producers wait too: the cause is in the exchange that feeds them
-            found = [self.verdict(slowest, producers, idle, head=True)]
+            roots = [self.verdict(slowest, producers, idle, head=True)]
         elif self.lost >= MISSED * self.wall_s and all(self.way(task) == "segments" for task in consumers):
             return [self.edge(None, "segments", 1.0)]  # little time is lost, but more segments would avoid it
         else:
             return []
-        return [root for root in found if root.cause != "unknown" and root.share >= 0.5]
+        return [root for root in roots if root.cause != "unknown" and root.share >= 0.5]
 
     def blocked(self) -> list[Root]:
         """Roots if producers are blocked."""
@@ -161,8 +161,8 @@ class _Look:
                 best = max(alike, key=lambda root: root.confidence)
                 return [replace(best, subtask=None if best.exchange == self.exchange else best.subtask)]
         named = [task for task in self.consumers if shares[task.subtask] >= ROOT_SHARE]
-        found = _merged([root for task in named for root in self.consumer(task, shares[task.subtask])])
-        return found + (self.next_ones(named, shares) if found else [])
+        roots = _merged([root for task in named for root in self.consumer(task, shares[task.subtask])])
+        return roots + (self.next_ones(named, shares) if roots else [])
 
     def next_ones(self, named: list[Task], shares: Mapping[int, float]) -> list[Root]:
         """Consumers that would be the next bottleneck: fully busy, or with a full link, while others are idle."""
@@ -177,15 +177,15 @@ class _Look:
 
     def next_one(self, task: Task) -> Root | None:
         """Why this one has no capacity left, or would have none if slower ones did not hold the producers back."""
-        idle, held = task.share(*IDLE), task.share(*OUTPUT_WAITS)
-        if idle <= FULLY_BUSY and held <= FULLY_BUSY:
+        idle, backpressured = task.share(*IDLE), task.share(*OUTPUT_WAITS)
+        if idle <= FULLY_BUSY and backpressured <= FULLY_BUSY:
             return self.verdict(task, self.consumers, 1.0)
         if self.full(task) >= FULL_LINK:
             return self.edge(task, "slow_link", 1.0)
         if task.sink_full:
             return self.verdict(task, self.consumers, 1.0)
         flow = 1 - self.lost / self.wall_s if self.wall_s > 0 else 1.0
-        if idle > WAY_IDLE or held > FULLY_BUSY or 1 - idle - held < AT_FULL_FLOW * flow:
+        if idle > WAY_IDLE or backpressured > FULLY_BUSY or 1 - idle - backpressured < AT_FULL_FLOW * flow:
             return None
         root = self.verdict(task, self.consumers, 1.0)
         return root if root.cause in FAULTS else None
@@ -215,8 +215,8 @@ class _Look:
 
     def consumer(self, task: Task, share: float) -> list[Root]:
         """The cause of the waits for this consumer: itself, the link to it, or the exchange that it writes to."""
-        held = task.share(*OUTPUT_WAITS)
-        if task.task in self.behind and held > 1 - held - task.share(*IDLE):
+        backpressured = task.share(*OUTPUT_WAITS)
+        if task.task in self.behind and backpressured > 1 - backpressured - task.share(*IDLE):
             return [replace(root, share=root.share * share) for root in self.behind[task.task].roots]
         root = self.verdict(task, self.consumers, share)
         if root.cause in ("silent", "stopped", "cpu_starved", "gc", "jvm_gc", "paging"):
@@ -236,8 +236,8 @@ class _Look:
         if task is None or waits["segment"] >= 0.5:
             return "segments" if waits["segment"] >= 0.5 else None
         waited, linked = self.by_target("blocked")[task.subtask], self.by_target("linked")[task.subtask]
-        known = any(t.linked or t.unsent or t.looks for t in self.producers)
-        full = max(linked / waited if waited else 0.0, self.full(task)) if known else waits["link"]
+        has_link_figures = any(t.linked or t.unsent or t.looks for t in self.producers)
+        full = max(linked / waited if waited else 0.0, self.full(task)) if has_link_figures else waits["link"]
         if idle >= WAY_IDLE and full >= 0.5:
             return "slow_link"
         # The consumer and its reader have capacity left, so with more segments nobody would wait for it
@@ -290,62 +290,62 @@ class _Look:
         cost = statistics.median([peer.cost for peer in others]) if others else 0.0
         user, wall = task.share("user"), task.wall_s
         evidence: dict[str, float]
-        found, margin = "unknown", 0.0
+        cause, margin = "unknown", 0.0
         key: str | None = None
         if not wall:
             evidence = {}
         elif task.silent_s >= 0.3 * wall:
-            found, margin, evidence = "silent", task.silent_s / (0.3 * wall), {"seconds without a word": task.silent_s}
+            cause, margin, evidence = "silent", task.silent_s / (0.3 * wall), {"seconds without a word": task.silent_s}
         elif task.stopped_s is not None and task.stopped_s >= 0.1 * wall:
-            found, margin = "stopped", task.stopped_s / (0.1 * wall)
+            cause, margin = "stopped", task.stopped_s / (0.1 * wall)
             evidence = {"seconds stopped": task.stopped_s, "of": wall}
         elif self.lacks_cpu(task) and (task.gc_s or 0.0) < max(0.1 * wall, task.queued_s or 0.0):
             queued = task.queued_s or 0.0
-            found, margin = "cpu_starved", max(queued, task.throttled_s or 0.0) / (0.15 * wall)
+            cause, margin = "cpu_starved", max(queued, task.throttled_s or 0.0) / (0.15 * wall)
             evidence = {"seconds waiting for a CPU": queued, "of": wall}
             if task.throttled_s:
                 evidence[THROTTLED] = task.throttled_s
         elif task.gc_s is not None and task.gc_s >= 0.1 * wall:
-            found, margin = "gc", task.gc_s / (0.1 * wall)
+            cause, margin = "gc", task.gc_s / (0.1 * wall)
             evidence = {"seconds in the collector": task.gc_s, "of": wall}
         elif self.jvm_collects(task):
             assert task.jvm_gc_s is not None
-            found, margin = "jvm_gc", task.jvm_gc_s / (0.1 * wall)
+            cause, margin = "jvm_gc", task.jvm_gc_s / (0.1 * wall)
             evidence = {"seconds in the collector": task.jvm_gc_s, "of": wall}
         elif task.major_faults >= PAGING * wall and (task.cpu_s or 0.0) < 0.5 * wall:
-            found, margin = "paging", task.major_faults / (PAGING * wall)
+            cause, margin = "paging", task.major_faults / (PAGING * wall)
             evidence = {"pages read from disk": task.major_faults, "seconds": wall}
         elif not head and rows and task.rows >= TIMES_ITS_PEERS * rows and task.cost < ALIKE * cost:
-            found, margin = "skew", task.rows / (TIMES_ITS_PEERS * rows) * 1.25
+            cause, margin = "skew", task.rows / (TIMES_ITS_PEERS * rows) * 1.25
             hot, key = self.hot_key(task)
             evidence = {"rows": task.rows, "rows of the others": rows, **hot}
         elif task.sink_full:
             waits, full = task.share("engine_out"), task.unread / task.looks if task.looks else 0.0
-            found, margin = "slow_sink", max(2 * waits, full / SINK_FULL)
+            cause, margin = "slow_sink", max(2 * waits, full / SINK_FULL)
             evidence = {"share": waits} if waits >= 0.5 else {UNREAD: full}
         elif task.share("codec") >= 0.5:
-            found, margin, evidence = "codec", 2 * task.share("codec"), {"share": task.share("codec")}
+            cause, margin, evidence = "codec", 2 * task.share("codec"), {"share": task.share("codec")}
         elif user >= 0.5:
-            found, margin = "user_function", 2 * user
+            cause, margin = "user_function", 2 * user
             evidence = {"share": user, **({TIMES: task.cost / cost} if cost else {})}
             if task.cpu_s is not None and task.queued_s is not None:  # the function does not cause waits for a CPU
                 ran = task.cpu_s + task.queued_s
                 evidence = {"share": user, ON_CPU: min(1.0, ran / task.seconds["user"]), **evidence}
         elif head and task.share("engine_in") >= 0.5:
-            found, margin, evidence = "source_bound", 2 * task.share("engine_in"), {"share": task.share("engine_in")}
+            cause, margin, evidence = "source_bound", 2 * task.share("engine_in"), {"share": task.share("engine_in")}
         else:
             evidence = {name: task.share(name) for name in task.seconds}
-        alone = bool(others) and (found != "user_function" or task.cost >= TIMES_ITS_PEERS * cost or not cost)
-        if found == "cpu_starved":  # other tasks that lack a CPU do so for the same reason
+        alone = bool(others) and (cause != "user_function" or task.cost >= TIMES_ITS_PEERS * cost or not cost)
+        if cause == "cpu_starved":  # other tasks that lack a CPU do so for the same reason
             alone = bool(others) and not any(self.lacks_cpu(peer) for peer in others)
-        if found == "jvm_gc":
+        if cause == "jvm_gc":
             alone = bool(others) and not any(self.jvm_collects(peer) for peer in others)
-        if found == "slow_sink":
+        if cause == "slow_sink":
             alone = bool(others) and sum(peer.sink_full for peer in others) <= 0.5 * len(others)
-        stage = "source" if found == "source_bound" else task.stage
-        subtask = task.subtask if alone and not (head and found == "source_bound") else None
-        frame = task.frame if found == "user_function" else None
-        return _root(self.exchange, stage, subtask, found, share, margin, wall, evidence, frame, key)
+        stage = "source" if cause == "source_bound" else task.stage
+        subtask = task.subtask if alone and not (head and cause == "source_bound") else None
+        frame = task.frame if cause == "user_function" else None
+        return _root(self.exchange, stage, subtask, cause, share, margin, wall, evidence, frame, key)
 
     def hot_key(self, task: Task) -> tuple[dict[str, float], str | None]:
         """The most frequent key of this consumer: evidence with its share of all rows, and its text if known."""
@@ -400,16 +400,16 @@ class _Look:
 
 def _merged(roots: list[Root]) -> list[Root]:
     """Merge roots with the same place and cause."""
-    found: dict[tuple[str, str, int | None, str], Root] = {}
+    by_place: dict[tuple[str, str, int | None, str], Root] = {}
     for root in roots:
         place = (root.exchange, root.stage, root.subtask, root.cause)
-        before = found.get(place)
+        before = by_place.get(place)
         if before is not None:
             share = min(1.0, before.share + root.share)
             best = max(before, root, key=lambda root: root.confidence)
             root = replace(best, share=share, confidence=max(before.confidence, root.confidence))
-        found[place] = root
-    return list(found.values())
+        by_place[place] = root
+    return list(by_place.values())
 
 
 def _root(
@@ -429,5 +429,5 @@ def _root(
     suspected = None
     if cause != "unknown" and confidence < LIKELY:
         cause, key, suspected = "unknown", None, cause
-    told = remedy(cause, subtask, evidence, key)
-    return Root(exchange, stage, subtask, cause, share, max(0.0, confidence), frame, evidence, told, key, suspected)
+    advice = remedy(cause, subtask, evidence, key)
+    return Root(exchange, stage, subtask, cause, share, max(0.0, confidence), frame, evidence, advice, key, suspected)

@@ -29,9 +29,9 @@ def longest(blocked: Sequence[float], targets: Sequence[int], lately: Sequence[f
     if lately:
         half = MOST_TARGETS // 2
         order[half:] = sorted(order[half:], key=lambda i: (lately[i], blocked[i]), reverse=True)
-    found = {str(targets[i]): blocked[i] for i in order[:MOST_TARGETS] if blocked[i] > 0}
+    waits = {str(targets[i]): blocked[i] for i in order[:MOST_TARGETS] if blocked[i] > 0}
     rest = sum(blocked[i] for i in order[MOST_TARGETS:])
-    return {**found, "rest": rest} if rest else found
+    return {**waits, "rest": rest} if rest else waits
 
 
 def ended(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,14 +99,14 @@ def _bytes(figures: dict[str, Any]) -> int:
 
 def bounded(figures: Mapping[str, Any], most: int = MOST_BYTES) -> dict[str, Any]:
     """The figures in at most `most` bytes of JSON: counters stay, tables of samples are shortened as needed."""
-    found: dict[str, Any] = _rounded(dict(figures))
-    size = _bytes(found)
+    result: dict[str, Any] = _rounded(dict(figures))
+    size = _bytes(result)
     for name in _TRIMMED:
-        table = found.get(name)
+        table = result.get(name)
         while table and size > most:
             # The least frequent entry goes first; `stacks` has two tables, of which the longer one is shortened
             inner = max(table.values(), key=len) if name == "stacks" else table
             inner.pop(min(inner, key=inner.__getitem__))
-            table = found[name] = {k: v for k, v in table.items() if v} if name == "stacks" else table
-            size = _bytes(found)
-    return {name: value for name, value in found.items() if name not in _TRIMMED or value}
+            table = result[name] = {k: v for k, v in table.items() if v} if name == "stacks" else table
+            size = _bytes(result)
+    return {name: value for name, value in result.items() if name not in _TRIMMED or value}

@@ -45,6 +45,6 @@ def _add(root: dict[str, Any], stack: list[str], samples: float) -> None:
         at["value"] += samples
 
 
-def _node(name: str, made: dict[str, Any]) -> dict[str, Any]:
-    below = sorted(made["below"].items(), key=lambda pair: (-pair[1]["value"], pair[0]))
-    return {"name": name, "value": made["value"], "children": [_node(*pair) for pair in below]}
+def _node(name: str, node: dict[str, Any]) -> dict[str, Any]:
+    below = sorted(node["below"].items(), key=lambda pair: (-pair[1]["value"], pair[0]))
+    return {"name": name, "value": node["value"], "children": [_node(*pair) for pair in below]}

@@ -102,8 +102,8 @@ class Guard:
             await _answer(guarded, 401, {"error": "the token is missing or wrong"}, [("www-authenticate", "Bearer")])
 
     def _may(self, headers: MutableMapping[bytes, bytes]) -> bool:
-        kind, _, given = headers.get(b"authorization", b"").partition(b" ")
-        if kind.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token):
+        kind, _, token = headers.get(b"authorization", b"").partition(b" ")
+        if kind.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token):
             return True
         # By hand, as Python's parser stops at the first cookie of another application that it finds odd
         cookies = dict(pair.strip().partition(b"=")[::2] for pair in headers.get(b"cookie", b"").split(b";"))
@@ -126,10 +126,10 @@ class Guard:
             body += message.get("body", b"")
             more = message.get("more_body", False) and message["type"] == "http.request"
         try:
-            given = str(json.loads(body)["token"])
+            token = str(json.loads(body)["token"])
         except (ValueError, KeyError, TypeError, RecursionError):
-            given = ""
-        if not hmac.compare_digest(given.encode(), self._token):
+            token = ""
+        if not hmac.compare_digest(token.encode(), self._token):
             await _answer(send, 401, {"error": "the token is wrong"})
             return
         secure = "; Secure" if self._secure else ""
@@ -137,8 +137,8 @@ class Guard:
         await _answer(send, 204, None, [("set-cookie", cookie)])
 
 
-async def _answer(send: Send, status: int, said: Any, headers: Iterable[tuple[str, str]] = ()) -> None:
-    body = b"" if said is None else json.dumps(said).encode()
+async def _answer(send: Send, status: int, content: Any, headers: Iterable[tuple[str, str]] = ()) -> None:
+    body = b"" if content is None else json.dumps(content).encode()
     about = [("content-type", "application/json"), ("content-length", str(len(body)))] if body else []
     await send(
         {

@@ -66,8 +66,8 @@ class History:
         while len(self._runs) > RUNS:
             self._runs.popitem(last=False)
         # A run that was dropped and is still given must not come again
-        known = self._runs.keys() | {exchange.id for exchange in exchanges}
-        self._ended = {id: mark for id, mark in self._ended.items() if id in known}
+        ids = self._runs.keys() | {exchange.id for exchange in exchanges}
+        self._ended = {id: mark for id, mark in self._ended.items() if id in ids}
         at = float(snapshot["at"])
         if self._fine and at - self._fine[-1].at < 0.9 * FINE_S:
             return
@@ -113,8 +113,8 @@ class History:
 
         Shares are None where the tasks tell no times.
         """
-        found = [(moment.at, *moment.line[job]) for moment in self._all() if job in moment.line]
-        columns = zip(*found, strict=True) if found else ((), (), (), ())
+        rows = [(moment.at, *moment.line[job]) for moment in self._all() if job in moment.line]
+        columns = zip(*rows, strict=True) if rows else ((), (), (), ())
         return {
             name: list(column)
             for name, column in zip(("at", "blocked", "busy", "recordsPerSecond"), columns, strict=True)
@@ -142,7 +142,7 @@ class History:
         yield b"\n]}\n"
 
     @classmethod
-    def from_json(cls, given: Any) -> History:
+    def from_json(cls, data: Any) -> History:
         """The history from parsed JSON.
 
         Raises
@@ -150,20 +150,20 @@ class History:
         ConfigError
             It is not a history, or damaged.
         """
-        if not isinstance(given, dict) or given.get("format") != FORMAT:
-            found = given.get("format") if isinstance(given, dict) else type(given).__name__
-            raise ConfigError(f"this is not a history of fastbuf: its format is {found!r}, not {FORMAT!r}")
-        made = cls()
-        made._coarse = deque(maxlen=COARSE + FINE)  # takes the loaded fine moments too
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            its_format = data.get("format") if isinstance(data, dict) else type(data).__name__
+            raise ConfigError(f"this is not a history of fastbuf: its format is {its_format!r}, not {FORMAT!r}")
+        history = cls()
+        history._coarse = deque(maxlen=COARSE + FINE)  # takes the loaded fine moments too
         try:
-            for exchange in map(Exchange.from_json, given["runs"]):
-                made._runs[exchange.id] = _pack(exchange.to_json())
-            for moment in given["moments"]:
+            for exchange in map(Exchange.from_json, data["runs"]):
+                history._runs[exchange.id] = _pack(exchange.to_json())
+            for moment in data["moments"]:
                 lines = {job["id"]: _line(job) for job in moment["jobs"]}
-                made._coarse.append(_Moment(float(moment["at"]), lines, _pack(moment)))
+                history._coarse.append(_Moment(float(moment["at"]), lines, _pack(moment)))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"this history is damaged: {type(error).__name__}: {error}") from error
-        return made
+        return history
 
     def save(self, path: str | os.PathLike[str], running: Sequence[Exchange] = ()) -> None:
         """Write it to a file as JSON; an existing file is replaced atomically."""
@@ -187,10 +187,10 @@ class History:
             The file cannot be read, or is not a history.
         """
         try:
-            given = json.loads(Path(path).read_text())
+            data = json.loads(Path(path).read_text())
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path} cannot be read as a history: {error}") from error
-        return cls.from_json(given)
+        return cls.from_json(data)
 
 
 def _pack(value: Any) -> bytes:

@@ -53,16 +53,16 @@ class Links:
         figures of the fullest links over the last seconds.
         """
         now = time.monotonic()
-        known = {index: found for index, info in self._infos.items() if (found := read_info(info)) is not None}
-        self._before.append((now, known))
+        latest = {index: values for index, info in self._infos.items() if (values := read_info(info)) is not None}
+        self._before.append((now, latest))
         while self._before[0][0] < now - WINDOW_S and len(self._before) > 2:
             self._before.popleft()
         links = {}
         for index, _ in self._unsent.most_common(MOST_TOLD):
             # The kernel may not have told of a link at the first samples
-            since, before = next((told for told in self._before if index in told[1]), (now, {}))
-            if index in known and now > since:
-                rtt, resent, arrived, busy, full = known[index]
+            since, before = next((sample for sample in self._before if index in sample[1]), (now, {}))
+            if index in latest and now > since:
+                rtt, resent, arrived, busy, full = latest[index]
                 links[str(targets[index])] = {
                     "busy": min(1.0, max(0.0, busy - before[index][3]) / (now - since)),
                     "receiver_full": min(1.0, max(0.0, full - before[index][4]) / (now - since)),

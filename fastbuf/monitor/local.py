@@ -50,9 +50,9 @@ def _natives() -> dict[int, int | None]:
 class _Watched:
     """What is known of one writer or gate."""
 
-    def __init__(self, made: RecordWriter | InputGate) -> None:
-        self.made = weakref.ref(made)
-        self.is_writer = isinstance(made, RecordWriter)
+    def __init__(self, endpoint: RecordWriter | InputGate) -> None:
+        self.endpoint = weakref.ref(endpoint)
+        self.is_writer = isinstance(endpoint, RecordWriter)
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self.unused_s = 0.0  #: seconds before the first write or read
         self.starting_s = 0.0  #: seconds that a gate's reader waited for its first record
@@ -71,21 +71,21 @@ class _Watched:
 
     def thread(self) -> int:
         """Ident of the thread that wrote or read last; 0: none has."""
-        made = self.made()
-        if made is None:
+        endpoint = self.endpoint()
+        if endpoint is None:
             return 0
-        return int(made.partition.written_by if isinstance(made, RecordWriter) else made.read_by)
+        return int(endpoint.partition.written_by if isinstance(endpoint, RecordWriter) else endpoint.read_by)
 
     def look(self, natives: Mapping[int, int | None]) -> None:
         """Find its thread. If a new one has the ident of one that has ended, it is that thread if it adds records."""
-        ident, made = self.thread(), self.made()
-        if made is None or not ident:
+        ident, endpoint = self.thread(), self.endpoint()
+        if endpoint is None or not ident:
             return
         native = natives.get(ident)
         if ident == self.key[0] and native in (None, self.key[1]):
             return
         if ident == self.key[0]:
-            records = int(made.stats()["records"])
+            records = int(endpoint.stats()["records"])
             before, self._stale = self._stale, records
             if before is None or records == before:
                 return
@@ -98,13 +98,13 @@ class _Watched:
 
     def waits(self) -> tuple[float, dict[str, float], dict[str, Any]]:
         """Seconds since its first use; the seconds in waits and in the codec, by state; its activity."""
-        made = self.made()
-        assert made is not None
-        activity = made.activity()
+        endpoint = self.endpoint()
+        assert endpoint is not None
+        activity = endpoint.activity()
         total = sum(activity["seconds"].values())
         if not self.thread():
             self.unused_s = total
-        elif isinstance(made, InputGate) and not made.records_in:
+        elif isinstance(endpoint, InputGate) and not endpoint.records_in:
             self.starting_s = activity["seconds"]["input"]
         waits = {name: activity["seconds"][name] for name in WAITS}
         waits["input"] = max(0.0, waits["input"] - self.starting_s)
@@ -163,9 +163,9 @@ class EnvironmentMonitor:
             self._stage = stage or self._stage
             if key_values and not self._key_values:
                 self._key_values = True
-                for made in [watched.made() for watched in self._watched.values()]:
-                    if isinstance(made, RecordWriter):
-                        made.watch_keys(True)
+                for endpoint in [watched.endpoint() for watched in self._watched.values()]:
+                    if isinstance(endpoint, RecordWriter):
+                        endpoint.watch_keys(True)
             if not self._threads and not self._over.is_set():
                 self._threads = [
                     start_thread(_run, "fastbuf-monitor", weakref.ref(self), self._over),
@@ -194,11 +194,11 @@ class EnvironmentMonitor:
         if self._socket is not None:
             raise ConfigError("this environment reports to a monitor already")
         self._check_process()
-        made = _introduced(address)
+        sock = _introduced(address)
         with self._lock:
             for watched in self._watched.values():  # an earlier monitor knew these
                 watched.told_last, watched.told_gates = False, None
-            self._socket = made
+            self._socket = sock
         self.start(stage, key_values)
 
     def _check_process(self) -> None:
@@ -251,29 +251,29 @@ class EnvironmentMonitor:
             if tell:
                 self._gather()
 
-    def _watch(self, made: list[RecordWriter | InputGate]) -> None:
+    def _watch(self, endpoints: list[RecordWriter | InputGate]) -> None:
         """Start to watch writers and gates that are new."""
-        for each in made:
-            if id(each) not in self._watched or self._watched[id(each)].made() is not each:
+        for each in endpoints:
+            if id(each) not in self._watched or self._watched[id(each)].endpoint() is not each:
                 self._watched[id(each)] = _Watched(each)
                 if isinstance(each, RecordWriter):
                     each.watch_keys(self._key_values)
 
     def _live(self) -> list[_Watched]:
-        return [watched for watched in self._watched.values() if not watched.last and watched.made() is not None]
+        return [watched for watched in self._watched.values() if not watched.last and watched.endpoint() is not None]
 
     def _look(self, due: float, links: dict[str, tuple[int, bytes]]) -> None:
         natives = _natives()
         threads: dict[Key, list[tuple[_Watched, str]]] = {}
         for watched in self._live():
-            made = watched.made()
-            if made is None:
+            endpoint = watched.endpoint()
+            if endpoint is None:
                 continue
             _, _, activity = watched.waits()
             watched.look(natives)
             threads.setdefault(watched.key, []).append((watched, activity["state"]))
-            if isinstance(made, RecordWriter):
-                watched.links.look(made, links)
+            if isinstance(endpoint, RecordWriter):
+                watched.links.look(endpoint, links)
         for (ident, native), doing in threads.items():
             if native is None or natives.get(ident) != native:
                 continue
@@ -295,16 +295,16 @@ class EnvironmentMonitor:
         for together in threads.values():
             self._gather_thread(together)
         for watched in self._live():
-            made = watched.made()
-            if isinstance(made, InputGate) and made.finished:
+            endpoint = watched.endpoint()
+            if isinstance(endpoint, InputGate) and endpoint.finished:
                 watched.last, watched.figures = True, ended(watched.figures)
         self._own.take([self._report(watched) for watched in self._watched.values()])
         for key in [k for k, w in self._watched.items() if w.last and (w.told_last or self._socket is None)]:
-            if self._watched[key].made() is None:  # its last figures were taken
+            if self._watched[key].endpoint() is None:  # its last figures were taken
                 del self._watched[key]
 
     def _gather_thread(self, together: list[_Watched]) -> None:
-        looked = [(watched, *watched.waits()) for watched in together if watched.made() is not None]
+        looked = [(watched, *watched.waits()) for watched in together if watched.endpoint() is not None]
         if not looked:
             return
         # A thread that reads one exchange and writes to another is the same task in both
@@ -319,44 +319,47 @@ class EnvironmentMonitor:
             watched.uses(self._vitals.get(watched.key))
             vitals = watched.vitals.figures(watched.since) if watched.vitals is not None else {}
             ident = watched.key[0] or -id(watched)
-            made = watched.made()
-            if made is None:
+            endpoint = watched.endpoint()
+            if endpoint is None:
                 continue
             own = {"target": activity["target"]} if activity["target"] is not None else {}
-            figures = {**made.stats(), **made.gauges(), "seconds": seconds, "state": state, **own, **vitals}
+            figures = {**endpoint.stats(), **endpoint.gauges(), "seconds": seconds, "state": state, **own, **vitals}
             figures.update(watched.shares.of(seconds))
             figures.update(task="/".join(map(str, (self._host, self._pid, ident, watched.key[1]))), host=self._host)
             if watched.starting_s:
                 figures["seconds"] = {**seconds, "starting": watched.starting_s}
-            if isinstance(made, RecordWriter):
-                wanted = list(range(made.partition.subpartitions))
+            if isinstance(endpoint, RecordWriter):
+                wanted = list(range(endpoint.partition.subpartitions))
                 for name, lately in watched.lately.items():
-                    waited = made.blocked_s(name == "linked")
+                    waited = endpoint.blocked_s(name == "linked")
                     figures[name] = longest(waited, wanted, lately.of(waited))
                 figures.update(watched.links.figures(wanted))
-                figures.update(hottest(made))
+                figures.update(hottest(endpoint))
                 if watched.samples is not None:
                     figures["samples"] = watched.samples
             watched.figures = figures
 
     def _report(self, watched: _Watched, again: bool = False) -> dict[str, Any]:
         """The report on one; again: without a list of gates that was reported before, as it may be long."""
-        made = watched.made()
-        found: dict[str, Any] = {"id": watched.name, "writer": watched.is_writer, "stage": self._stage}
-        if made is not None:
-            if isinstance(made, RecordWriter):
-                keys = [[gate[0].hex(), gate[1]] if gate is not None else None for gate in made.partition.gates]
-                found.update(number=made.partition.channel)
+        endpoint = watched.endpoint()
+        report: dict[str, Any] = {"id": watched.name, "writer": watched.is_writer, "stage": self._stage}
+        if endpoint is not None:
+            if isinstance(endpoint, RecordWriter):
+                keys = [[gate[0].hex(), gate[1]] if gate is not None else None for gate in endpoint.partition.gates]
+                report.update(number=endpoint.partition.channel)
                 if not again or keys != watched.told_gates:
-                    found.update(gates=keys)
+                    report.update(gates=keys)
                     watched.told_gates = keys if again else watched.told_gates
             else:
-                address = made.environment.address
+                address = endpoint.environment.address
                 where = f"{address[0]}:{address[1]}" if address is not None else ""
-                found.update(number=made.gate_id, gate=[gate_key(made.secret, made.epoch, made.gate_id).hex(), where])
-        gone = watched.last or made is None
+                report.update(
+                    number=endpoint.gate_id,
+                    gate=[gate_key(endpoint.secret, endpoint.epoch, endpoint.gate_id).hex(), where],
+                )
+        gone = watched.last or endpoint is None
         figures = ended(watched.figures) if gone else watched.figures
-        return {**found, "figures": bounded(figures, MOST_BYTES - AROUND)}
+        return {**report, "figures": bounded(figures, MOST_BYTES - AROUND)}
 
     def last_look(self, ending: Any) -> None:
         """Take the last figures of a gate or partition that is being closed; errors here do not stop that."""
@@ -375,8 +378,8 @@ class EnvironmentMonitor:
             for watched in self._live():
                 watched.look(natives)
             for watched in self._live():
-                made = watched.made()
-                if made is ending or (isinstance(made, RecordWriter) and made.partition is ending):
+                endpoint = watched.endpoint()
+                if endpoint is ending or (isinstance(endpoint, RecordWriter) and endpoint.partition is ending):
                     key = watched.key
                     self._gather_thread([w for w in self._live() if w is watched or (key[0] and w.key == key)])
                     watched.figures["state"] = "ended"
@@ -391,10 +394,10 @@ class EnvironmentMonitor:
         if self._socket is None:
             return
         with self._lock:
-            told = [w for w in self._watched.values() if w.figures and (all_of_them or not w.told_last)]
-            for watched in told:
+            due = [w for w in self._watched.values() if w.figures and (all_of_them or not w.told_last)]
+            for watched in due:
                 watched.told_last = watched.last
-            message = pack([self._report(watched, again=True) for watched in told])
+            message = pack([self._report(watched, again=True) for watched in due])
         try:
             self._socket.sendall(message)
         except OSError as error:  # the loss of the monitor must not end the task
@@ -468,7 +471,7 @@ def _tick(reference: weakref.ref[EnvironmentMonitor], sampler: Sampler, over: th
         with monitor._lock:
             watched = [w for w in monitor._live() if w.is_writer and w.thread()]
         del monitor
-        writers = [made for made in (w.made() for w in watched) if isinstance(made, RecordWriter)]
+        writers = [endpoint for endpoint in (w.endpoint() for w in watched) if isinstance(endpoint, RecordWriter)]
         if len(writers) == len(watched) and writers:
             taken, blocked = sampler.blocked(writers, SAMPLES, SAMPLE_S)
             for each, k in zip(watched, blocked, strict=True):

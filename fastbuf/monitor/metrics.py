@@ -156,15 +156,15 @@ def measure(recorder: Recorder) -> dict[Metric, dict[Labels, float]]:
     """Each metric with its current values, by labels."""
     look = recorder.look(FRESH_S)
     totals = recorder.totals
-    found: dict[Metric, dict[Labels, float]] = {metric: {} for metric in METRICS}
-    found[TASK_SECONDS] = dict(totals.task_seconds)
-    found[EDGE_SECONDS] = dict(totals.blocked_seconds)
-    found[RECORDS] = dict(totals.records)
-    found[BYTES] = dict(totals.bytes)
-    found[LOSSES] = dict(totals.losses)
+    values: dict[Metric, dict[Labels, float]] = {metric: {} for metric in METRICS}
+    values[TASK_SECONDS] = dict(totals.task_seconds)
+    values[EDGE_SECONDS] = dict(totals.blocked_seconds)
+    values[RECORDS] = dict(totals.records)
+    values[BYTES] = dict(totals.bytes)
+    values[LOSSES] = dict(totals.losses)
 
     def most(metric: Metric, labels: Labels, value: float) -> None:
-        found[metric][labels] = max(value, found[metric].get(labels, 0.0))
+        values[metric][labels] = max(value, values[metric].get(labels, 0.0))
 
     for job in look["jobs"]:
         if job["state"] != "RUNNING":
@@ -183,9 +183,9 @@ def measure(recorder: Recorder) -> dict[Metric, dict[Labels, float]]:
             stage = "consumers" if root["vertex"].endswith("-consumers") else "producers"
             name = names.get(root["exchange"], root["exchange"])
             most(DIAGNOSIS, (name, stage, subtask, root["cause"], job["diagnosis"]["level"]), 1.0)
-    found[STREAM_RESTARTS] = dict(recorder.queries.restarts)
-    found[STREAM_ROWS] = dict(recorder.queries.rows)
-    found[STREAM_CHECKPOINTS] = dict(recorder.queries.checkpoints)
+    values[STREAM_RESTARTS] = dict(recorder.queries.restarts)
+    values[STREAM_ROWS] = dict(recorder.queries.rows)
+    values[STREAM_CHECKPOINTS] = dict(recorder.queries.checkpoints)
     for query in look["queries"]:
         name = query["name"]
         most(STREAM_INFO, (name, query["state"]), 1.0)
@@ -200,4 +200,4 @@ def measure(recorder: Recorder) -> dict[Metric, dict[Labels, float]]:
             most(STREAM_CHECKPOINT_BYTES, (name,), newest.get("bytes", 0))
             for part in PARTS:
                 most(STREAM_CHECKPOINT_SECONDS, (name, part), newest.get(f"{part}_s") or 0.0)
-    return found
+    return values

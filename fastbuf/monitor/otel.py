@@ -39,12 +39,12 @@ def instrument(recorder: Recorder, meter_provider: Any = None) -> list[Any]:
             "fastbuf.monitor.otel needs opentelemetry-api: pip install 'fastbuf[otel]', and an SDK with an exporter"
         ) from error
     meter = metrics.get_meter("fastbuf", meter_provider=meter_provider)
-    made = []
+    instruments = []
     for metric in METRICS:
         make = meter.create_observable_counter if metric.kind == COUNTER else meter.create_observable_gauge
         name = metric.name.replace("_", ".")
-        made.append(make(name, [_reader(recorder, metric)], unit=metric.unit, description=metric.help))
-    return made
+        instruments.append(make(name, [_reader(recorder, metric)], unit=metric.unit, description=metric.help))
+    return instruments
 
 
 def _reader(recorder: Recorder, metric: Metric) -> Callable[[Any], Iterable[Any]]:

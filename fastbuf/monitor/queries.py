@@ -55,24 +55,24 @@ class Queries:
         self.checkpoints: dict[tuple[str, ...], float] = {}
         self._names: OrderedDict[str, None] = OrderedDict()
         self._past: dict[tuple[Any, ...], deque[tuple[float, dict[str, float]]]] = {}
-        self._told: dict[tuple[Any, ...], dict[tuple[str, ...], float]] = {}  # by run and generation: as last told
+        self._last_totals: dict[tuple[Any, ...], dict[tuple[str, ...], float]] = {}  # by run and generation
         self._checked: dict[tuple[Any, ...], int] = {}
 
-    def look(self, told: Sequence[Query], at: float) -> list[dict[str, Any]]:
+    def look(self, queries: Sequence[Query], at: float) -> list[dict[str, Any]]:
         """The queries as they are shown, the last that began at the end."""
         past: dict[tuple[Any, ...], deque[tuple[float, dict[str, float]]]] = {}
-        made = [self._query(query, at, past) for query in told]
+        shown = [self._query(query, at, past) for query in queries]
         self._past = past
-        runs = {_run(query) for query in told}
-        ours = {(*_run(query), number) for query in told for number in (None, query.get("generation"))}
-        self._told = {key: seen for key, seen in self._told.items() if key in ours}
+        runs = {_run(query) for query in queries}
+        ours = {(*_run(query), number) for query in queries for number in (None, query.get("generation"))}
+        self._last_totals = {key: seen for key, seen in self._last_totals.items() if key in ours}
         self._checked = {run: last for run, last in self._checked.items() if run in runs}
-        while len(self._names) > max(NAMES, len({str(query["name"]) for query in told})):
+        while len(self._names) > max(NAMES, len({str(query["name"]) for query in queries})):
             gone = self._names.popitem(last=False)[0]
             for totals in (self.rows, self.restarts, self.checkpoints):
                 for labels in [labels for labels in totals if labels[0] == gone]:
                     del totals[labels]
-        return sorted(made, key=lambda query: query["began"])
+        return sorted(shown, key=lambda query: query["began"])
 
     def _query(self, query: Query, at: float, past: dict[tuple[Any, ...], Any]) -> dict[str, Any]:
         self._count(query)
@@ -87,22 +87,22 @@ class Queries:
             for name in ("rowsInPerSecond", "rowsOutPerSecond"):
                 shown[name] = round(sum(task[name] for task in subtasks), 1) if live else 0.0
             for name in ("backPressured", "idle", "busy"):
-                known = [task[name] for task in subtasks if task[name] is not None]
-                shown[name] = max(known) if known and live else 0.0 if name == "backPressured" else None
+                values = [task[name] for task in subtasks if task[name] is not None]
+                shown[name] = max(values) if values and live else 0.0 if name == "backPressured" else None
             shown["level"] = level(shown["backPressured"])
             shown["waits"] = _most_waited(subtasks)
             stages.append({**shown, "subtasks": subtasks})
         checkpoints = list(query.get("checkpoints", ()))[-SHOWN:]
         whole = {"state": "starting", "message": "", "restarts": 0, "generation": 0, "began": 0.0, **query}
-        made = plain({**whole, "stages": stages, "checkpoints": checkpoints, "running": is_running(query)})
-        made["sentence"] = sentence(made)
-        return dict(made)
+        result = plain({**whole, "stages": stages, "checkpoints": checkpoints, "running": is_running(query)})
+        result["sentence"] = sentence(result)
+        return dict(result)
 
     def _shares(
         self, key: tuple[Any, ...], task: Mapping[str, Any], at: float, past: dict[tuple[Any, ...], Any]
     ) -> dict[str, float | None]:
         """Rates of a task, and the shares of the last seconds in which it was held back, without rows, and busy."""
-        seconds = {name: float(held) for name, held in (task.get("seconds") or {}).items()}
+        seconds = {name: float(value) for name, value in (task.get("seconds") or {}).items()}
         now = {**seconds, "in": float(task.get("rows_in", 0)), "out": float(task.get("rows_out", 0))}
         seen = past[key] = self._past.get(key) or deque()
         seen.append((at, now))
@@ -136,7 +136,7 @@ class Queries:
         def add(
             totals: dict[tuple[str, ...], float], labels: tuple[str, ...], value: Any, number: int | None = None
         ) -> None:
-            seen = self._told.setdefault((*run, number), {})
+            seen = self._last_totals.setdefault((*run, number), {})
             value, before = float(value or 0), seen.get(labels, 0.0)
             totals[labels] = totals.get(labels, 0.0) + max(0.0, value - before)
             seen[labels] = max(value, before)

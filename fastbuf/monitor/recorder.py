@@ -60,10 +60,10 @@ class Recorder:
             if older_than and 0 <= now - self._last["at"] < older_than:
                 return self._last
             self._exchanges = list(self._source())
-            told = () if self._query_source is None else self._query_source()
+            queries = () if self._query_source is None else self._query_source()
             self._last = {
                 **snapshot(self._exchanges, now, self._rates(now)),
-                "queries": self.queries.look(told, now),
+                "queries": self.queries.look(queries, now),
             }
             self.totals.add(self._exchanges)
             self.history.add(self._last, self._exchanges)

@@ -24,17 +24,17 @@ class Unknown(LookupError):
 
 def find_job(snapshot: Snapshot, job: str) -> dict[str, Any]:
     """The job with that id, or with an exchange of that id."""
-    for found in snapshot["jobs"]:
-        if job == found["id"] or any(job == exchange["id"] for exchange in found["exchanges"]):
-            return found
+    for entry in snapshot["jobs"]:
+        if job == entry["id"] or any(job == exchange["id"] for exchange in entry["exchanges"]):
+            return entry
     raise Unknown(f"there is no job {job}")
 
 
 def find_vertex(snapshot: Snapshot, job: str, vertex: str) -> dict[str, Any]:
     """The vertex with that id."""
-    for found in find_job(snapshot, job)["vertices"]:
-        if found["id"] == vertex:
-            return found
+    for entry in find_job(snapshot, job)["vertices"]:
+        if entry["id"] == vertex:
+            return entry
     raise Unknown(f"job {job} has no vertex {vertex}")
 
 
@@ -61,16 +61,16 @@ def overview(snapshot: Snapshot) -> dict[str, Any]:
 
 def details(snapshot: Snapshot, job: str) -> dict[str, Any]:
     """``/jobs/:id``."""
-    found = find_job(snapshot, job)
+    entry = find_job(snapshot, job)
     return {
-        "jid": found["id"],
-        "name": found["name"],
+        "jid": entry["id"],
+        "name": entry["name"],
         "isStoppable": False,
-        **_times(found),
+        **_times(entry),
         "now": _ms(snapshot["at"]),
-        "vertices": [_vertex(found, vertex) for vertex in found["vertices"]],
-        "status-counts": _count(vertex["state"] for vertex in found["vertices"]),
-        "plan": {"jid": found["id"], "name": found["name"], "nodes": [_node(found, v) for v in found["vertices"]]},
+        "vertices": [_vertex(entry, vertex) for vertex in entry["vertices"]],
+        "status-counts": _count(vertex["state"] for vertex in entry["vertices"]),
+        "plan": {"jid": entry["id"], "name": entry["name"], "nodes": [_node(entry, v) for v in entry["vertices"]]},
     }
 
 
@@ -89,8 +89,8 @@ def _vertex(job: Mapping[str, Any], vertex: Mapping[str, Any]) -> dict[str, Any]
     sends = vertex["side"] == PRODUCERS
 
     def spent(share: str) -> int:
-        told = map(seconds_of, vertex["subtasks"])  # of the whole life, not the shares of the last seconds
-        return _ms(sum(shares({"seconds": seconds})[share] * sum(seconds.values()) for seconds in told))
+        times = map(seconds_of, vertex["subtasks"])  # of the whole life, not the shares of the last seconds
+        return _ms(sum(shares({"seconds": seconds})[share] * sum(seconds.values()) for seconds in times))
 
     return {
         "id": vertex["id"],
@@ -143,10 +143,10 @@ def backpressure(snapshot: Snapshot, job: str, vertex: str) -> dict[str, Any]:
 
     ``samples`` is Flink's classic figure, if the task reports it: how many samples out of how many found it blocked.
     """
-    found = find_vertex(snapshot, job, vertex)
+    entry = find_vertex(snapshot, job, vertex)
     return {
         "status": "ok",
-        **_level(found["level"]),
+        **_level(entry["level"]),
         "end-timestamp": _ms(snapshot["at"]),
         "subtasks": [
             {
@@ -157,7 +157,7 @@ def backpressure(snapshot: Snapshot, job: str, vertex: str) -> dict[str, Any]:
                 "busyRatio": task["busy"],
                 **({"samples": task["samples"]} if task.get("samples") else {}),
             }
-            for task in found["subtasks"]
+            for task in entry["subtasks"]
         ],
     }
 
@@ -170,9 +170,9 @@ def flames(
     snapshot: Snapshot, exchanges: Sequence[Exchange], job: str, vertex: str, kind: str, subtask: int | None
 ) -> dict[str, Any]:
     """``/jobs/:id/vertices/:v/flamegraph``, of all subtasks or of one."""
-    found = find_vertex(snapshot, job, vertex)
-    owner = next((exchange for exchange in exchanges if exchange.id == found["exchange"]), None)
-    tasks = {} if owner is None else owner.side(found["side"])
+    entry = find_vertex(snapshot, job, vertex)
+    owner = next((exchange for exchange in exchanges if exchange.id == entry["exchange"]), None)
+    tasks = {} if owner is None else owner.side(entry["side"])
     wanted = [figures for number, figures in tasks.items() if subtask is None or number == subtask]
     if subtask is not None and not wanted:
         raise Unknown(f"vertex {vertex} has no subtask {subtask}")
@@ -194,13 +194,13 @@ _FLINKS = {
 def metrics_of(vertex: Mapping[str, Any]) -> dict[str, list[float]]:
     """A vertex's metrics by name, each with the values of the subtasks that report it: all their numbers."""
     way = "Out" if vertex["side"] == PRODUCERS else "In"
-    found: dict[str, list[float]] = {}
+    metrics: dict[str, list[float]] = {}
     for task in vertex["subtasks"]:
         for figure, value in task.items():
             if type(value) in (int, float) and figure not in ("subtask", "target"):
                 name, factor = _FLINKS.get(figure, (figure, 1))
-                found.setdefault(name.format(way), []).append(factor * float(value))
-    return found
+                metrics.setdefault(name.format(way), []).append(factor * float(value))
+    return metrics
 
 
 def skew(values: Sequence[float]) -> float:
@@ -237,11 +237,11 @@ def subtask_metrics(
     subtasks
         Only these: ``"0,3-5"``; default: all.
     """
-    found = find_vertex(snapshot, job, vertex)
+    entry = find_vertex(snapshot, job, vertex)
     if subtasks:
         wanted = _ranges(subtasks)
-        found = {**found, "subtasks": [task for task in found["subtasks"] if task["subtask"] in wanted]}
-    values = metrics_of(found)
+        entry = {**entry, "subtasks": [task for task in entry["subtasks"] if task["subtask"] in wanted]}
+    values = metrics_of(entry)
     if not get:
         return [{"id": name} for name in sorted(values)]
     asked = agg.split(",") if agg else list(AGGREGATES)
@@ -256,20 +256,20 @@ def subtask_metrics(
 
 
 def _ranges(text: str) -> set[int]:
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
         if not first.strip().isdecimal() or (last and not last.strip().isdecimal()):
             raise Unknown(f"subtasks={text} must be numbers and ranges, like 0,3-5")
-        found.update(range(int(first), min(int(last or first), int(first) + 100_000) + 1))
-    return found
+        numbers.update(range(int(first), min(int(last or first), int(first) + 100_000) + 1))
+    return numbers
 
 
 def diagnosis(snapshot: Snapshot, job: str) -> dict[str, Any]:
     """``/jobs/:id/diagnosis``: the diagnosis of the job, and of each of its exchanges."""
-    found = find_job(snapshot, job)
-    parts = [{"id": e["id"], "name": e["name"], "diagnosis": e["diagnosis"]} for e in found["exchanges"]]
-    return {"id": found["id"], "diagnosis": found["diagnosis"], "exchanges": parts}
+    entry = find_job(snapshot, job)
+    parts = [{"id": e["id"], "name": e["name"], "diagnosis": e["diagnosis"]} for e in entry["exchanges"]]
+    return {"id": entry["id"], "diagnosis": entry["diagnosis"], "exchanges": parts}
 
 
 def _ms(seconds: float) -> int:

@@ -49,7 +49,7 @@ _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".
 
 def page_files() -> dict[str, tuple[bytes, str]]:
     """The page's files by path, with their types.  They contain no figures, so they need no token."""
-    found: dict[str, tuple[bytes, str]] = {}
+    files: dict[str, tuple[bytes, str]] = {}
 
     def walk(folder: Any, path: str) -> None:
         for item in folder.iterdir():
@@ -58,11 +58,11 @@ def page_files() -> dict[str, tuple[bytes, str]]:
             else:
                 kind = _KINDS.get(os.path.splitext(item.name)[1])
                 if kind is not None:
-                    found[path + item.name] = (item.read_bytes(), kind + "; charset=utf-8")
+                    files[path + item.name] = (item.read_bytes(), kind + "; charset=utf-8")
 
     walk(resources.files("fastbuf.monitor") / "page", "/page/")
-    found["/"] = found["/page/index.html"]
-    return found
+    files["/"] = files["/page/index.html"]
+    return files
 
 
 class Streams:
@@ -140,12 +140,12 @@ def application(recorder: Recorder, streams: Streams) -> Starlette:
 
     def moment(look: Any, query: Any) -> Any:
         try:
-            found = recorder.history.at(float(query["at"]))
+            snapshot = recorder.history.at(float(query["at"]))
         except (KeyError, ValueError) as error:
             raise rest.Unknown("give the moment as at=SECONDS since 1970") from error
-        if found is None:
+        if snapshot is None:
             raise rest.Unknown("the history is still empty")
-        return found
+        return snapshot
 
     # Both responses may cover hours, so other requests get a turn after each moment
     async def saved(request: Request) -> Response:
@@ -157,11 +157,11 @@ def application(recorder: Recorder, streams: Streams) -> Starlette:
         return StreamingResponse(pieces(), media_type="application/json", headers=_as_file("fastbuf-history.json"))
 
     async def trace(request: Request) -> Response:
-        made = ChromeTrace()
+        chrome_trace = ChromeTrace()
         for moment in recorder.history.moments():
-            made.add(moment)
+            chrome_trace.add(moment)
             await asyncio.sleep(0)
-        return JSONResponse(made.to_json(), headers=_as_file("fastbuf-trace.json"))
+        return JSONResponse(chrome_trace.to_json(), headers=_as_file("fastbuf-trace.json"))
 
     async def page(request: Request) -> Response:
         body, kind = files[request.url.path]
@@ -368,7 +368,7 @@ def serve(
         raise ConfigError("certificate and key go together: give both, or neither")
     if not _loopback(host):
         missing = [
-            name for name, given in (("token", token), ("certificate", certificate), ("key", key)) if given is None
+            name for name, value in (("token", token), ("certificate", certificate), ("key", key)) if value is None
         ]
         if missing:
             raise ConfigError(

@@ -87,42 +87,42 @@ class Exchange:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; :meth:`from_json` reads it."""
-        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         for side in (PRODUCERS, CONSUMERS):
-            found[side] = {str(partition): dict(figures) for partition, figures in self.side(side).items()}
-        found["upstream"] = list(self.upstream)
+            data[side] = {str(partition): dict(figures) for partition, figures in self.side(side).items()}
+        data["upstream"] = list(self.upstream)
         # As text, since it has 63 bits and JavaScript's numbers only 53
-        found["epoch"] = f"{self.epoch:x}"
-        found["diagnosis"] = None if self.diagnosis is None else diagnosis_json(self.diagnosis)
-        return plain(found)
+        data["epoch"] = f"{self.epoch:x}"
+        data["diagnosis"] = None if self.diagnosis is None else diagnosis_json(self.diagnosis)
+        return plain(data)
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Exchange:
+    def from_json(cls, data: Mapping[str, Any]) -> Exchange:
         """Read what :meth:`to_json` of this or a later version made; unknown names are ignored."""
-        known = {f.name for f in dataclasses.fields(cls)}
-        found = {name: value for name, value in given.items() if name in known}
+        names = {f.name for f in dataclasses.fields(cls)}
+        values = {name: value for name, value in data.items() if name in names}
         for side in (PRODUCERS, CONSUMERS):
-            found[side] = {int(partition): dict(figures) for partition, figures in found.get(side, {}).items()}
-        found["upstream"] = tuple(found.get("upstream", ()))
-        found["epoch"] = int(found.get("epoch", "0"), 16)
-        if found.get("diagnosis") is not None:
-            found["diagnosis"] = _diagnosis_of(found["diagnosis"])
-        return cls(**found)
+            values[side] = {int(partition): dict(figures) for partition, figures in values.get(side, {}).items()}
+        values["upstream"] = tuple(values.get("upstream", ()))
+        values["epoch"] = int(values.get("epoch", "0"), 16)
+        if values.get("diagnosis") is not None:
+            values["diagnosis"] = _diagnosis_of(values["diagnosis"])
+        return cls(**values)
 
 
 def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """A diagnosis as plain data, with its sentence and that of each root."""
-    found = {**dataclasses.asdict(diagnosis), "sentence": diagnosis.sentence}
-    for root, said in zip(diagnosis.roots, found["roots"], strict=True):
-        said["sentence"] = sentence(root)
-    return found
+    data = {**dataclasses.asdict(diagnosis), "sentence": diagnosis.sentence}
+    for root, root_data in zip(diagnosis.roots, data["roots"], strict=True):
+        root_data["sentence"] = sentence(root)
+    return data
 
 
-def _diagnosis_of(given: Mapping[str, Any]) -> Diagnosis:
+def _diagnosis_of(data: Mapping[str, Any]) -> Diagnosis:
     def of(kind: Any, values: Mapping[str, Any]) -> Any:
         return kind(**{f.name: values[f.name] for f in dataclasses.fields(kind) if f.name in values})
 
-    return of(Diagnosis, {**given, "roots": [of(Root, root) for root in given.get("roots", [])]})
+    return of(Diagnosis, {**data, "roots": [of(Root, root) for root in data.get("roots", [])]})
 
 
 def plain(value: Any) -> Any:
@@ -133,9 +133,9 @@ def plain(value: Any) -> Any:
     if kind is str or kind is int or kind is bool or value is None:
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain(held) for key, held in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(held) for held in value]
+        return [plain(item) for item in value]
     try:
         return plain(float(value))
     except (TypeError, ValueError):
@@ -144,8 +144,8 @@ def plain(value: Any) -> Any:
 
 def seconds_of(figures: Figures) -> dict[str, float]:
     """A task's seconds by state; values that are not finite numbers are left out."""
-    found = figures.get("seconds") or {}
-    return {name: took for name, took in found.items() if isinstance(took, int | float) and math.isfinite(took)}
+    seconds = figures.get("seconds") or {}
+    return {name: took for name, took in seconds.items() if isinstance(took, int | float) and math.isfinite(took)}
 
 
 def shares(figures: Figures) -> dict[str, float]:
@@ -162,12 +162,12 @@ def shares(figures: Figures) -> dict[str, float]:
 
 def waited_for(exchange: Exchange) -> dict[int, float]:
     """Seconds that its producers waited for each consumer; only consumers that they report by number."""
-    found: dict[int, float] = {}
+    waits: dict[int, float] = {}
     for figures in exchange.producers.values():
         for target, seconds in (figures.get("blocked") or {}).items():
             if str(target).isdecimal():
-                found[int(target)] = found.get(int(target), 0.0) + seconds
-    return found
+                waits[int(target)] = waits.get(int(target), 0.0) + seconds
+    return waits
 
 
 def lost(figures: Figures) -> float:
@@ -187,11 +187,11 @@ def groups(exchanges: Sequence[Exchange]) -> list[list[Exchange]]:
             id, steps = below[id], steps + 1
         return id, steps
 
-    found: dict[str, list[tuple[int, Exchange]]] = {}
+    jobs: dict[str, list[tuple[int, Exchange]]] = {}
     for exchange in exchanges:
         id, steps = last(exchange.id)
-        found.setdefault(id, []).append((steps, exchange))
-    rows = [[exchange for _, exchange in sorted(row, key=lambda pair: pair[0])] for row in found.values()]
+        jobs.setdefault(id, []).append((steps, exchange))
+    rows = [[exchange for _, exchange in sorted(row, key=lambda pair: pair[0])] for row in jobs.values()]
     return sorted(rows, key=lambda row: min(exchange.began for exchange in row))
 
 
@@ -204,26 +204,26 @@ def of_job(row: Sequence[Exchange]) -> Diagnosis | None:
     """
     under_way = [exchange for exchange in row if exchange.outcome == "running"] or row
     owners = {exchange.id: exchange for exchange in under_way if exchange.diagnosis is not None}
-    known = {exchange.id: exchange.diagnosis for exchange in owners.values() if exchange.diagnosis is not None}
-    if not known:
+    diagnoses = {exchange.id: exchange.diagnosis for exchange in owners.values() if exchange.diagnosis is not None}
+    if not diagnoses:
         return None
     below = {up: exchange.id for exchange in row for up in exchange.upstream}
     waits = {id: sum(lost(figures) for figures in exchange.producers.values()) for id, exchange in owners.items()}
-    found: list[tuple[float, Root]] = []
-    for id, diagnosis in known.items():
-        behind = known.get(below.get(id, ""))
-        before = [known[up] for up in owners[id].upstream if up in known]
+    candidates: list[tuple[float, Root]] = []
+    for id, diagnosis in diagnoses.items():
+        behind = diagnoses.get(below.get(id, ""))
+        before = [diagnoses[up] for up in owners[id].upstream if up in diagnoses]
         for root in diagnosis.roots:
             pressed = behind is not None and behind.level != OK
             echo = pressed and (diagnosis.level == OK or _passes_on(owners[id], root))
             echo = echo or (root.cause == "source_bound" and any(other.roots for other in before))
             small = diagnosis.level != OK and waits[id] * root.share < ROOT_SHARE * sum(waits.values())
             if not echo and (not small or waits[id] == max(waits.values())):
-                found.append((waits[id] * root.share, root))
-    worst = max(known.values(), key=lambda diagnosis: diagnosis.blocked)
+                candidates.append((waits[id] * root.share, root))
+    worst = max(diagnoses.values(), key=lambda diagnosis: diagnosis.blocked)
     # Two exchanges in the chain may have the same root
     places: dict[tuple[str, str, int | None, str], Root] = {}
-    for _, root in sorted(found, key=lambda pair: -pair[0]):
+    for _, root in sorted(candidates, key=lambda pair: -pair[0]):
         places.setdefault((root.exchange, root.stage, root.subtask, root.cause), root)
     return dataclasses.replace(worst, roots=list(places.values()))
 
@@ -269,7 +269,7 @@ def _job(row: Sequence[Exchange], rates: Rates) -> dict[str, Any]:
     last = row[0]
     diagnosis = of_job(row)
     began = min(exchange.began for exchange in row)
-    told = None if diagnosis is None else plain(diagnosis_json(diagnosis))
+    shown = None if diagnosis is None else plain(diagnosis_json(diagnosis))
     vertices = [_vertex(exchange, side, rates) for exchange in reversed(row) for side in (PRODUCERS, CONSUMERS)]
     edges = [_edge(exchange) for exchange in reversed(row)]
     ids = {exchange.id: exchange for exchange in row}
@@ -284,10 +284,10 @@ def _job(row: Sequence[Exchange], rates: Rates) -> dict[str, Any]:
             for up in exchange.upstream
             if up in ids
         ]
-    if told is not None and diagnosis is not None:
-        for root, said in zip(diagnosis.roots, told["roots"], strict=True):
+    if shown is not None and diagnosis is not None:
+        for root, root_data in zip(diagnosis.roots, shown["roots"], strict=True):
             owner = next((exchange for exchange in row if root.exchange in (exchange.id, exchange.name)), last)
-            said["vertex"] = owner.vertex(owner.of_root(root))
+            root_data["vertex"] = owner.vertex(owner.of_root(root))
     states = [exchange.outcome for exchange in row]
     outcome = next((state for state in ("aborted", "running", "cancelled") if state in states), "ok")
     return {
@@ -296,7 +296,7 @@ def _job(row: Sequence[Exchange], rates: Rates) -> dict[str, Any]:
         "state": STATES.get(outcome, "RUNNING"),
         "began": round(began, 3),
         "seconds": round(max(exchange.began + exchange.seconds for exchange in row) - began, 3),
-        "diagnosis": told,
+        "diagnosis": shown,
         "vertices": vertices,
         "edges": edges,
         "exchanges": [_about(exchange) for exchange in reversed(row)],
@@ -314,13 +314,13 @@ def _vertex(exchange: Exchange, side: str, rates: Rates) -> dict[str, Any]:
     behind = waited_for(exchange) if side == CONSUMERS else {}
     subtasks = []
     for number, figures in sorted(tasks.items()):
-        said = plain({name: value for name, value in figures.items() if name not in UNSAID})
-        said.update(plain(shares(figures)))
-        said["subtask"] = number
-        said["lost"] = round(behind.get(number, 0.0) if side == CONSUMERS else lost(figures), 3)
+        subtask = plain({name: value for name, value in figures.items() if name not in UNSAID})
+        subtask.update(plain(shares(figures)))
+        subtask["subtask"] = number
+        subtask["lost"] = round(behind.get(number, 0.0) if side == CONSUMERS else lost(figures), 3)
         if "state" in figures and (id, number) in rates:
-            said["recordsPerSecond"], said["bytesPerSecond"] = plain(rates[id, number])
-        subtasks.append(said)
+            subtask["recordsPerSecond"], subtask["bytesPerSecond"] = plain(rates[id, number])
+        subtasks.append(subtask)
     live = [task for task in subtasks if "state" in task] or subtasks
 
     def spread(name: str) -> dict[str, float]:

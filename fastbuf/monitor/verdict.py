@@ -26,7 +26,7 @@ SPIKE_S = 3  #: ... without the worst three of them, as a spike of two seconds t
 WINDOWS, AGREE = 3, 2
 SILENT_S = 3.0  #: a task without a report for this long is silent
 KEEP_S = LASTING_S + WINDOWS + 2.0
-MOST_KNOWN = 64  #: most cached moments of a task
+MOST_CACHED = 64  #: most cached moments of a task
 _COUNTED = ("bytes", "looks", "unread", "short_s", "major_faults")
 _MEASURED = ("cpu_s", "queued_s", "gc_s", "stopped_s", "throttled_s", "machine_s", "jvm_gc_s")  #: if the kernel tells
 _NUMBERS = ("records", *_COUNTED, *_MEASURED)
@@ -66,66 +66,68 @@ class Reports:
 
     last: Mapping[str, Any] = field(default_factory=dict)
     #: When, the counters, and the tables of which only the largest entries were told
-    _told: deque[tuple[float, Flat, frozenset[str]]] = field(default_factory=deque)
-    _known: dict[float, Flat] = field(default_factory=dict)
+    _history: deque[tuple[float, Flat, frozenset[str]]] = field(default_factory=deque)
+    _cache: dict[float, Flat] = field(default_factory=dict)
 
     def add(self, figures: Mapping[str, Any], now: float) -> None:
         """Add a report that came now (monotonic seconds); the last report of a task has no ``state``."""
         flat = _flat(figures)
-        self._known = {}
-        if not self._told:  # the first report covers the time since the task began
-            self._told.append((now - sum(figures.get("seconds", {}).values()), {}, frozenset()))
+        self._cache = {}
+        if not self._history:  # the first report covers the time since the task began
+            self._history.append((now - sum(figures.get("seconds", {}).values()), {}, frozenset()))
         self.last = figures
         self._fill(flat, now)
-        self._told.append((now, flat, frozenset(name for name in _TABLES if _cut(name, figures.get(name) or {}))))
-        while len(self._told) > 2 and self._told[1][0] < now - KEEP_S:
-            self._told.popleft()
+        self._history.append((now, flat, frozenset(name for name in _TABLES if _cut(name, figures.get(name) or {}))))
+        while len(self._history) > 2 and self._history[1][0] < now - KEEP_S:
+            self._history.popleft()
 
     def _fill(self, flat: Flat, now: float) -> None:
         """Estimate what names that enter a cut table had before: they have grown evenly since they were last known."""
-        told = list(self._told)
+        history = list(self._history)
 
         def knows(k: int, name: tuple[str, str]) -> bool:
-            return name in told[k][1] or name[0] not in told[k][2]
+            return name in history[k][1] or name[0] not in history[k][2]
 
         new = [name for name in flat if not knows(-1, name)]
         for name in new:
-            known = next((k for k in reversed(range(len(told))) if knows(k, name)), -1)
+            newest = next((k for k in reversed(range(len(history))) if knows(k, name)), -1)
             # Never known: no growth, as its value may be of any time
-            since, before = (told[known][0], told[known][1].get(name, 0.0)) if known >= 0 else (now, flat[name])
-            for k in range(known + 1, len(told)):
-                at, counters, cut = told[k]
+            since, before = (
+                (history[newest][0], history[newest][1].get(name, 0.0)) if newest >= 0 else (now, flat[name])
+            )
+            for k in range(newest + 1, len(history)):
+                at, counters, cut = history[k]
                 part = (at - since) / (now - since) if now > since else 0.0
-                told[k] = at, {**counters, name: before + part * (flat[name] - before)}, cut
+                history[k] = at, {**counters, name: before + part * (flat[name] - before)}, cut
         if new:
-            self._told = deque(told)  # at once, as another thread may read it
+            self._history = deque(history)  # at once, as another thread may read it
 
     @property
     def began(self) -> float:
         """When the known reports begin."""
-        return self._told[0][0] if self._told else float("inf")
+        return self._history[0][0] if self._history else float("inf")
 
     def at(self, moment: float) -> Flat:
         """Its counters at a moment, interpolated between two reports; results are cached."""
-        known = self._known  # another thread may replace it
-        found = known.get(moment)
-        if found is None:
-            if len(known) > MOST_KNOWN:  # without new reports, nothing else empties the cache
-                known.clear()
-            found = known[moment] = self._at(moment)
-        return found
+        cache = self._cache  # another thread may replace it
+        flat = cache.get(moment)
+        if flat is None:
+            if len(cache) > MOST_CACHED:  # without new reports, nothing else empties the cache
+                cache.clear()
+            flat = cache[moment] = self._at(moment)
+        return flat
 
     def _at(self, moment: float) -> Flat:
         after: tuple[float, Flat] | None = None
-        for told, flat, _ in reversed(tuple(self._told)):  # a copy, as another thread may add to it
-            if told <= moment:
+        for when, flat, _ in reversed(tuple(self._history)):  # a copy, as another thread may add to it
+            if when <= moment:
                 if after is None:
-                    return self._silent(flat, moment - told)
-                part = (moment - told) / (after[0] - told)
+                    return self._silent(flat, moment - when)
+                part = (moment - when) / (after[0] - when)
                 return {
                     name: flat.get(name, 0.0) + part * (value - flat.get(name, 0.0)) for name, value in after[1].items()
                 }
-            after = told, flat
+            after = when, flat
         return {}
 
     def _silent(self, flat: Flat, passed: float) -> Flat:
@@ -188,7 +190,7 @@ class Sides:
     @property
     def running(self) -> bool:
         """Whether a task of it is running."""
-        return any("state" in told.last for told in (*self.producers.values(), *self.consumers.values()))
+        return any("state" in reports.last for reports in (*self.producers.values(), *self.consumers.values()))
 
 
 Exchanges = Mapping[str, Sides]
@@ -198,7 +200,9 @@ def _diagnosed(exchanges: Exchanges, flats: Mapping[int, Flat]) -> dict[str, Dia
     """The diagnoses of all exchanges, from the counters of each task."""
 
     def tasks(stage: str, reports: Mapping[int, Reports]) -> list[Task]:
-        return [task_of(stage, subtask, flats[id(told)], told.last) for subtask, told in sorted(reports.items())]
+        return [
+            task_of(stage, subtask, flats[id(of_task)], of_task.last) for subtask, of_task in sorted(reports.items())
+        ]
 
     return diagnose_all(
         {
@@ -210,8 +214,8 @@ def _diagnosed(exchanges: Exchanges, flats: Mapping[int, Flat]) -> dict[str, Dia
 
 def over_all(exchanges: Exchanges) -> dict[str, Diagnosis]:
     """Diagnose exchanges that have ended, each over all of its time: its last seconds are no longer its own."""
-    every = [told for s in exchanges.values() for told in (*s.producers.values(), *s.consumers.values())]
-    return _diagnosed(exchanges, {id(told): _flat(told.last) for told in every})
+    every = [reports for s in exchanges.values() for reports in (*s.producers.values(), *s.consumers.values())]
+    return _diagnosed(exchanges, {id(reports): _flat(reports.last) for reports in every})
 
 
 def _trouble(flats: list[Flat], names: tuple[str, ...]) -> float:
@@ -224,19 +228,20 @@ def _place(root: Root) -> tuple[str, str, int | None]:
 
 @dataclass(frozen=True)
 class _Window:
-    found: dict[str, Diagnosis]
+    diagnoses: dict[str, Diagnosis]
     lasting: dict[str, Diagnosis]
 
     def roots(self, name: str) -> list[Root]:
         """The roots of this window that are not a spike."""
         places = {_place(root) for root in self.lasting[name].roots}
-        return [root for root in self.found[name].roots if _place(root) in places]
+        return [root for root in self.diagnoses[name].roots if _place(root) in places]
 
 
 def _began(sides: Sides) -> float:
     """When both its sides were first known; infinite: one is not."""
     return max(
-        min((told.began for told in side.values()), default=math.inf) for side in (sides.producers, sides.consumers)
+        min((reports.began for reports in side.values()), default=math.inf)
+        for side in (sides.producers, sides.consumers)
     )
 
 
@@ -245,7 +250,7 @@ def _chains(exchanges: Exchanges) -> list[dict[str, Sides]]:
     chains: list[tuple[set[object], dict[str, Sides]]] = []
     for name, sides in exchanges.items():
         both = (*sides.producers.values(), *sides.consumers.values())
-        tasks: set[object] = {told.last.get("task") or id(told) for told in both}
+        tasks: set[object] = {reports.last.get("task") or id(reports) for reports in both}
         joined = {name: sides}
         for chain in [chain for chain in chains if chain[0] & tasks]:
             chains.remove(chain)
@@ -258,22 +263,22 @@ def _window(chain: Exchanges, end: float) -> _Window:
     """The window that ends at `end`, of those exchanges of a chain that have enough reports."""
     exchanges = {name: sides for name, sides in chain.items() if end - _began(sides) >= LEAST_S}
     began = min(map(_began, exchanges.values()), default=end)
-    reports = {id(told): told for s in exchanges.values() for told in (*s.producers.values(), *s.consumers.values())}
-    found = _diagnosed(exchanges, {key: told.between(end - WINDOW_S, end) for key, told in reports.items()})
+    reports = {id(each): each for s in exchanges.values() for each in (*s.producers.values(), *s.consumers.values())}
+    diagnoses = _diagnosed(exchanges, {key: each.between(end - WINDOW_S, end) for key, each in reports.items()})
     seconds = [(end - k - 1, end - k) for k in range(min(LASTING_S, int(end - began)))]
-    slices = [{key: told.between(*second) for key, told in reports.items()} for second in seconds]
-    head = all(diagnosis.level == OK for diagnosis in found.values())
+    slices = [{key: each.between(*second) for key, each in reports.items()} for second in seconds]
+    head = all(diagnosis.level == OK for diagnosis in diagnoses.values())
     waits = IDLE if head else OUTPUT_WAITS
     trouble = [_trouble(list(flats.values()), waits) for flats in slices]
     starts = range(max(1, len(slices) - SPIKE_S + 1))
     worst = max(starts, key=lambda k: sum(trouble[k : k + SPIKE_S]))
-    kept = [flats for k, flats in enumerate(slices) if not worst <= k < worst + SPIKE_S]
+    steady = [flats for k, flats in enumerate(slices) if not worst <= k < worst + SPIKE_S]
     rest: dict[int, Flat] = {key: {} for key in reports}
-    for flats in kept:
+    for flats in steady:
         for key, flat in flats.items():
             for name, value in flat.items():  # scaled to the length of a window, on which the confidence depends
-                rest[key][name] = rest[key].get(name, 0.0) + value * WINDOW_S / len(kept)
-    return _Window(found, _diagnosed(exchanges, rest))
+                rest[key][name] = rest[key].get(name, 0.0) + value * WINDOW_S / len(steady)
+    return _Window(diagnoses, _diagnosed(exchanges, rest))
 
 
 def verdicts(exchanges: Exchanges, now: float) -> dict[str, Diagnosis]:
@@ -286,11 +291,11 @@ def verdicts(exchanges: Exchanges, now: float) -> dict[str, Diagnosis]:
     now
         Monotonic seconds, the same clock as the reports'.
     """
-    found = {}
+    diagnoses = {}
     for chain in _chains(exchanges):
         windows = [_window(chain, now - k) for k in range(WINDOWS)]
-        found.update({name: _agreed(name, [each for each in windows if name in each.found]) for name in chain})
-    return {name: found[name] for name in exchanges}
+        diagnoses.update({name: _agreed(name, [each for each in windows if name in each.diagnoses]) for name in chain})
+    return {name: diagnoses[name] for name in exchanges}
 
 
 def _agreed(name: str, windows: list[_Window]) -> Diagnosis:
@@ -298,14 +303,14 @@ def _agreed(name: str, windows: list[_Window]) -> Diagnosis:
         return Diagnosis(OK, 0.0)
     named = [{_place(root): root for root in window.roots(name)} for window in windows]
     roots = []
-    for place in dict.fromkeys(place for found in named for place in found):
-        seen = [found[place] for found in named if place in found]
+    for place in dict.fromkeys(place for by_place in named for place in by_place):
+        seen = [by_place[place] for by_place in named if place in by_place]
         if len(seen) < AGREE:
             continue
         causes = [root.cause for root in seen if root.cause != "unknown"]
         cause = next((c for c in causes if causes.count(c) >= AGREE), "unknown")
         chosen = next((root for root in seen if root.cause == cause), None)
-        told, newest = remedy("unknown", None, {}), seen[0]
-        roots.append(chosen or replace(newest, cause="unknown", remedy=told, key=None, suspected=newest.cause))
-    now = windows[0].found[name]
+        advice, newest = remedy("unknown", None, {}), seen[0]
+        roots.append(chosen or replace(newest, cause="unknown", remedy=advice, key=None, suspected=newest.cause))
+    now = windows[0].diagnoses[name]
     return Diagnosis(now.level, now.blocked, sorted(roots, key=lambda root: -root.share))

@@ -161,8 +161,8 @@ def _collectors(proc: str = "/proc") -> tuple[str, ...]:
                 tasks = Path(f"{proc}/{pid}/task")
                 # The kernel lists threads as they were started, collectors among the first.  Numbers may begin anew
                 threads = map(tasks.joinpath, os.listdir(tasks))
-                found = (thread / "schedstat" for thread in threads if _comm(thread) in COLLECTORS)
-                return tuple(map(str, itertools.islice(found, len(COLLECTORS))))
+                files = (thread / "schedstat" for thread in threads if _comm(thread) in COLLECTORS)
+                return tuple(map(str, itertools.islice(files, len(COLLECTORS))))
             pid = int(Path(f"{proc}/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, ValueError, IndexError):
         pass
@@ -171,8 +171,8 @@ def _collectors(proc: str = "/proc") -> tuple[str, ...]:
 
 def _jvm_gc_s(files: list[_File]) -> float | None:
     """Seconds in which the JVM's collector ran or waited for a CPU, and other threads were stopped; None: no JVM."""
-    found = [_schedule(file) for file in files]
-    return sum(sum(each) for each in found if each is not None) if any(found) else None
+    schedules = [_schedule(file) for file in files]
+    return sum(sum(each) for each in schedules if each is not None) if any(schedules) else None
 
 
 def _some_moment() -> None:
@@ -191,13 +191,13 @@ def _some_moment() -> None:
 
 def _grown(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """What has been added to figures; entries of tables that have not grown are left out."""
-    found: dict[str, Any] = {}
+    grown: dict[str, Any] = {}
     for name, value in now.items():
         if isinstance(value, Mapping):
-            found[name] = {key: more for key, more in _grown(value, before.get(name, {})).items() if more}
+            grown[name] = {key: more for key, more in _grown(value, before.get(name, {})).items() if more}
         else:
-            found[name] = value - before.get(name, 0)
-    return found
+            grown[name] = value - before.get(name, 0)
+    return grown
 
 
 class Vitals:
@@ -250,7 +250,7 @@ class Vitals:
                 self._looker[1].close()
             self._looker = me, _File("/proc/thread-self/schedstat")
         waits = (task, _schedule(self._looker[1]))
-        return time.process_time() + sum(found[1] for found in waits if found is not None)
+        return time.process_time() + sum(schedule[1] for schedule in waits if schedule is not None)
 
     def look(self, due: float, busy: bool) -> None:
         """Take a sample, which was due at ``due`` (monotonic); busy: the task's state is "runs"."""
@@ -300,20 +300,20 @@ class Vitals:
             ``throttled_s``, ``machine_s`` (all CPUs of the machine, which has ``cores``), ``jvm_gc_s`` (Spark's JVM);
             samples by line: ``frames``, and by whole stack: ``stacks``, "on" and "off" a CPU.
         """
-        found = self.mark()
+        figures = self.mark()
         if since is not None:
-            found = _grown(found, since)
+            figures = _grown(figures, since)
         stacks = {
-            name: dict(Counter(kind).most_common(MOST_FRAMES)) for name, kind in found.pop("stacks").items() if kind
+            name: dict(Counter(kind).most_common(MOST_FRAMES)) for name, kind in figures.pop("stacks").items() if kind
         }
         # The most frequent lines, and of late: in a long run a new line takes long to be among the former
-        late = [line for line, _ in Counter(self._lately).most_common(LATE_FRAMES) if line in found["frames"]]
-        often = [line for line, _ in Counter(found["frames"]).most_common()]
+        late = [line for line, _ in Counter(self._lately).most_common(LATE_FRAMES) if line in figures["frames"]]
+        often = [line for line, _ in Counter(figures["frames"]).most_common()]
         lines = list(dict.fromkeys((*often[: MOST_FRAMES - LATE_FRAMES], *late, *often)))
         return {
-            **found,
-            **({"cores": os.cpu_count() or 1} if "machine_s" in found else {}),
-            "frames": {line: found["frames"][line] for line in lines[:MOST_FRAMES]},
+            **figures,
+            **({"cores": os.cpu_count() or 1} if "machine_s" in figures else {}),
+            "frames": {line: figures["frames"][line] for line in lines[:MOST_FRAMES]},
             **({"stacks": stacks} if stacks else {}),
         }
 
@@ -321,21 +321,21 @@ class Vitals:
         """Its figures now, with all lines and stacks: where another use of the thread begins."""
         if self._final is not None:
             return dict(self._final)
-        found: dict[str, Any] = {"gc_s": self._gc_s, "stopped_s": self._stopped_s}
+        figures: dict[str, Any] = {"gc_s": self._gc_s, "stopped_s": self._stopped_s}
         now = self._last = _schedule(self._times) or self._last  # the last value, if the thread has ended
         if now is not None and self._begin is not None:
-            found["cpu_s"], found["queued_s"] = now[0] - self._begin[0], now[1] - self._begin[1]
-        found["major_faults"] = max(0, _major_faults(self._stat) - self._faults)
+            figures["cpu_s"], figures["queued_s"] = now[0] - self._begin[0], now[1] - self._begin[1]
+        figures["major_faults"] = max(0, _major_faults(self._stat) - self._faults)
         throttled, machine = _throttled_s(self._limit), _machine_s(self._cpus)
         if throttled is not None and self._throttled is not None:
-            found["throttled_s"] = throttled - self._throttled
+            figures["throttled_s"] = throttled - self._throttled
         if machine is not None and self._machine is not None:
-            found["machine_s"] = machine - self._machine
+            figures["machine_s"] = machine - self._machine
         jvm = _jvm_gc_s(self._collectors)
         if jvm is not None and self._jvm is not None:
-            found["jvm_gc_s"] = jvm - self._jvm
+            figures["jvm_gc_s"] = jvm - self._jvm
         return {
-            **found,
+            **figures,
             "frames": dict(self._frames),
             "stacks": {name: dict(kind) for name, kind in self._stacks.items()},
         }

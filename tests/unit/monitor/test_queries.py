@@ -89,7 +89,7 @@ def test_what_is_kept_is_bounded() -> None:
     assert len({labels[0] for labels in queries.rows}) == NAMES
     queries.look([], AT + 1000)
     assert not queries._past
-    assert not queries._told
+    assert not queries._last_totals
     assert not queries._checked
 
 
