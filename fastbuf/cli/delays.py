@@ -120,10 +120,10 @@ class Fleet:
         )
 
 
-def _codes(values: pa.Array, known: dict[str, int]) -> np.ndarray:
+def _codes(values: pa.Array, numbers: dict[str, int]) -> np.ndarray:
     """A number for each value, equal in all batches."""
     encoded = values.dictionary_encode()
-    lookup = np.array([known.setdefault(name, len(known)) for name in encoded.dictionary.to_pylist()], np.int64)
+    lookup = np.array([numbers.setdefault(name, len(numbers)) for name in encoded.dictionary.to_pylist()], np.int64)
     return lookup[encoded.indices.to_numpy()]
 
 

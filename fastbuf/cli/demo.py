@@ -110,7 +110,7 @@ def run(
                 show_stages(console, results)
                 show_waiting(console, results[FASTBUF].runs, conf, slow_ms)
                 code = verdict(console, results)
-                drawn.write_text(picture.draw(title, *told(results, rounds, slow_ms, scale)))
+                drawn.write_text(picture.draw(title, *texts(results, rounds, slow_ms, scale)))
                 console.print(f"Picture: {drawn.resolve()}", highlight=False, markup=False, soft_wrap=True)
             if part != SHUFFLE:
                 with _asked_to_stop() as stop:
@@ -254,7 +254,9 @@ def show_times(console: Console, results: dict[str, Measured], rows: int, title:
 
 def through(result: Measured) -> str:
     """The path of a way's rows between its stages."""
-    names = {name for run in result.runs for told in run.producers.values() for name in told.get("transports", {})}
+    names = {
+        name for run in result.runs for figures in run.producers.values() for name in figures.get("transports", {})
+    }
     return " and ".join(sorted(THROUGH.get(name, name) for name in names)) or "files"
 
 
@@ -271,7 +273,7 @@ def show_stages(console: Console, results: dict[str, Measured]) -> None:
     console.print(chart)
 
 
-def told(
+def texts(
     results: dict[str, Measured], rounds: int, slow_ms: int, scale: int
 ) -> tuple[str, list[picture.Row], list[str]]:
     """The texts of the picture: below its title, for each way, and at its foot."""
@@ -282,10 +284,10 @@ def told(
     rows = []
     for way in (SPARK, LIFTED, FASTBUF):
         seconds, spans = results[way].typical
-        said = f"{results[way].median_s:.2f} s"
+        caption = f"{results[way].median_s:.2f} s"
         if way != SPARK:
-            said += f", {results[SPARK].median_s / results[way].median_s:.1f} times as fast"
-        rows.append(picture.Row(way, seconds, spans, said))
+            caption += f", {results[SPARK].median_s / results[way].median_s:.1f} times as fast"
+        rows.append(picture.Row(way, seconds, spans, caption))
     foot = [
         "Bars: when each stage ran, from its first rows (pale: it stands ready), in the run in the middle. Seconds: "
         f"medians of {rounds}.",
@@ -305,12 +307,12 @@ def show_waiting(console: Console, runs: list[Any], conf: Any, slow_ms: int) -> 
     for run in runs:
         console.print(f"{run.name}: {run.diagnosis.sentence}", highlight=False, markup=False)
     if slow_ms:
-        held, most = (
+        peak, most = (
             run_segments * conf.segment_size / 2**20 for run_segments in (runs[0].peak_segments, runs[0].segments)
         )
         console.print(
             f"The second stage slept {slow_ms} ms a batch of {conf.batch_rows:,} rows; the first stage waited "
-            f"{runs[0].credit_wait_s:.1f} s for it, and no worker held more than {held:.2f} MiB of the {most:.2f} MiB "
+            f"{runs[0].credit_wait_s:.1f} s for it, and no worker held more than {peak:.2f} MiB of the {most:.2f} MiB "
             "that it may for this shuffle.  Seconds are no measure here: each way cuts its batches in its own manner.",
             highlight=False,
         )

@@ -108,7 +108,7 @@ def run(console: Console, spark: SparkSession, folder: Path, stop: threading.Eve
 
 def _watch(console: Console, query: Any, folder: Path, rows: int, stop: threading.Event) -> None:
     """Kill the worker once a third of the rows is in, and tell what happens until the end."""
-    began, killed, victim, told = time.monotonic(), 0.0, 0, 0.0
+    began, killed, victim, last = time.monotonic(), 0.0, 0, 0.0
 
     def tell(words: str, style: str = "dim") -> None:
         console.print(f"      {time.monotonic() - began:5.1f} s  {words}", style=style, highlight=False, markup=False)
@@ -119,21 +119,21 @@ def _watch(console: Console, query: Any, folder: Path, rows: int, stop: threadin
         if time.monotonic() - began > WAIT_S:
             return  # the verdict counts what is lost
         now, seen = time.monotonic(), query.progress()
-        given = seen["stages"][-1]["rows_out"] if seen.get("stages") else 0
+        rows_out = seen["stages"][-1]["rows_out"] if seen.get("stages") else 0
         newest = max((each["id"] for each in seen.get("checkpoints", ()) if each["state"] == "completed"), default=0)
-        if not victim and newest and given > rows / 3:
+        if not victim and newest and rows_out > rows / 3:
             victim = int((folder / "worker").read_text())
             os.kill(victim, signal.SIGKILL)
             killed = now
-            tell(f"kill -9 {victim}: the counts of {KEYS:,} keys are gone, {given:,} rows had come", "bold yellow")
-        elif killed and seen["generation"] > 1 and given:
-            told = now
+            tell(f"kill -9 {victim}: the counts of {KEYS:,} keys are gone, {rows_out:,} rows had come", "bold yellow")
+        elif killed and seen["generation"] > 1 and rows_out:
+            last = now
             after = f"{now - killed:.1f} s after the kill"
             tell(f"run {seen['generation']} gives rows again, from the last checkpoint on; {after}")
             killed = 0.0
-        elif now - told > 1 and given and not killed:
-            told = now
-            tell(f"run {seen['generation']}, checkpoint {newest}, {given:,} rows counted in this run")
+        elif now - last > 1 and rows_out and not killed:
+            last = now
+            tell(f"run {seen['generation']}, checkpoint {newest}, {rows_out:,} rows counted in this run")
 
 
 def verdict(console: Console, path: Path, rows: int) -> int:

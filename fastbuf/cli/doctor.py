@@ -32,7 +32,7 @@ class Finding:
 
     thing: str
     state: str
-    found: str
+    detail: str
     advice: str = ""
 
 
@@ -54,13 +54,15 @@ def extensions() -> Finding:
 
 def compiler() -> Finding:
     cc = (sysconfig.get_config_var("CC") or "cc").split()[0]
-    found = next((path for path in (shutil.which(os.environ.get("CC", "cc")), shutil.which(cc)) if path), None)
+    command = next((path for path in (shutil.which(os.environ.get("CC", "cc")), shutil.which(cc)) if path), None)
     header = Path(sysconfig.get_paths()["include"], "Python.h")
-    if found is None:
+    if command is None:
         return Finding("C compiler", WARN, "none", "needed to build from source only: apt-get install gcc libc6-dev")
     if not header.exists():
-        return Finding("C compiler", WARN, f"{found}, no {header}", "to build from source: apt-get install python3-dev")
-    return Finding("C compiler", OK, found)
+        return Finding(
+            "C compiler", WARN, f"{command}, no {header}", "to build from source: apt-get install python3-dev"
+        )
+    return Finding("C compiler", OK, command)
 
 
 def java() -> Finding:
@@ -73,10 +75,10 @@ def java() -> Finding:
     if command is None:
         return Finding("Java", FAIL, "not on PATH, JAVA_HOME not set", advice)
     try:
-        said = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=20, check=False).stderr
+        output = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=20, check=False).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
         return Finding("Java", FAIL, f"{command}: {error}", "set JAVA_HOME to a Java 17 or newer")
-    match = re.search(r'version "(\d+)[^"]*"', said)
+    match = re.search(r'version "(\d+)[^"]*"', output)
     if match is None:
         return Finding("Java", FAIL, f"{command} does not say its version", advice)
     if int(match[1]) < 17:
@@ -85,14 +87,14 @@ def java() -> Finding:
 
 
 def spark() -> Finding:
-    found = _version("pyspark")
-    if found is None:
+    version = _version("pyspark")
+    if version is None:
         return Finding(
             "PySpark", WARN, "not installed", "for the Spark modes and the demo: pip install 'fastbuf[spark]'"
         )
-    numbers = tuple(int(n) for n in re.findall(r"\d+", found)[:2])
+    numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
     if not (4, 1) <= numbers <= (4, 3):
-        return Finding("PySpark", FAIL, found, "fastbuf_spark is for 4.1 to 4.3: pip install 'fastbuf[spark]'")
+        return Finding("PySpark", FAIL, version, "fastbuf_spark is for 4.1 to 4.3: pip install 'fastbuf[spark]'")
     chosen = os.environ.get("PYSPARK_PYTHON")
     if chosen and shutil.which(chosen) is None:
         return Finding(
@@ -100,9 +102,9 @@ def spark() -> Finding:
         )
     if chosen and Path(shutil.which(chosen) or chosen).resolve() != Path(sys.executable).resolve():
         return Finding(
-            "PySpark", WARN, f"{found}, workers run {chosen}", "that Python must have fastbuf and pyarrow too"
+            "PySpark", WARN, f"{version}, workers run {chosen}", "that Python must have fastbuf and pyarrow too"
         )
-    return Finding("PySpark", OK, found)
+    return Finding("PySpark", OK, version)
 
 
 def binding() -> Finding:
@@ -112,12 +114,12 @@ def binding() -> Finding:
 
 
 def arrow() -> Finding:
-    found = _version("pyarrow")
-    if found is None:
+    version = _version("pyarrow")
+    if version is None:
         return Finding("pyarrow", WARN, "not installed", "for record batches: pip install 'fastbuf[arrow]'")
-    if int(found.split(".")[0]) < 15:
-        return Finding("pyarrow", FAIL, found, "15 or newer: pip install -U pyarrow")
-    return Finding("pyarrow", OK, found)
+    if int(version.split(".")[0]) < 15:
+        return Finding("pyarrow", FAIL, version, "15 or newer: pip install -U pyarrow")
+    return Finding("pyarrow", OK, version)
 
 
 def address_space() -> Finding:
@@ -232,7 +234,7 @@ def run(console: Console) -> int:
     table.add_column("what to do", overflow="fold")
     for f in findings:
         # Escaped: rich would read the [spark] in an advice as a style.
-        table.add_row(escape(f.thing), f"[{STYLES[f.state]}]{f.state}[/]", escape(f.found), escape(f.advice))
+        table.add_row(escape(f.thing), f"[{STYLES[f.state]}]{f.state}[/]", escape(f.detail), escape(f.advice))
     console.print(table)
     failed = [f.thing for f in findings if f.state == FAIL]
     warned = [f.thing for f in findings if f.state == WARN]

@@ -20,7 +20,7 @@ class Row(NamedTuple):
     way: str
     seconds: float
     spans: Sequence[Span]
-    said: str
+    caption: str
 
 
 def draw(title: str, below: str, rows: Sequence[Row], foot: Sequence[str]) -> str:
@@ -31,8 +31,8 @@ def draw(title: str, below: str, rows: Sequence[Row], foot: Sequence[str]) -> st
     def x(seconds: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * min(max(seconds, 0.0), axis) / axis
 
-    def text(at: float, y: float, said: str, more: str = "") -> None:
-        body.append(f'<text x="{at:.1f}" y="{y:.1f}"{more}>{escape(said)}</text>')
+    def text(at: float, y: float, string: str, more: str = "") -> None:
+        body.append(f'<text x="{at:.1f}" y="{y:.1f}"{more}>{escape(string)}</text>')
 
     def bar(begin: float, end: float, y: float, fill: str) -> None:
         wide = max(x(end) - x(begin), 1.0)
@@ -41,7 +41,7 @@ def draw(title: str, below: str, rows: Sequence[Row], foot: Sequence[str]) -> st
     y = HEAD
     for row in rows:
         text(16, y + 17, row.way, ' font-size="15" font-weight="bold"')
-        text(LEFT, y + 17, row.said, ' font-size="15"')
+        text(LEFT, y + 17, row.caption, ' font-size="15"')
         y += LANE + 4
         for span, colour, pale in zip(row.spans, COLOURS, PALE, strict=False):
             text(LEFT - 10, y + 13, span.stage, ' text-anchor="end" fill="#333"')

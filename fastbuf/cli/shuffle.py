@@ -59,23 +59,23 @@ def check_target(source: Path, target: Path, overwrite: bool) -> Path:
         It is there already, or to replace it would delete the source or the current directory.
     """
     try:
-        found = target.resolve()
+        resolved = target.resolve()
     except RuntimeError as error:  # links that lead to each other
         raise ConfigError(f"{target} cannot be made: {error}") from error
-    above = next((folder for folder in found.parents if folder.exists()), found)
+    above = next((folder for folder in resolved.parents if folder.exists()), resolved)
     if not above.is_dir():
         raise ConfigError(f"{target} cannot be made, as {above} is a file: choose another name")
-    if not found.exists():
-        return found
+    if not resolved.exists():
+        return resolved
     if not overwrite:
         raise ConfigError(f"{target} is already there: choose another name, or say --overwrite")
     read = source.resolve()
     linked = [path.resolve() for path in read.rglob("*") if path.is_symlink()] if read.is_dir() else []
-    if any(path.is_relative_to(found) for path in (read, *linked)) or found.is_relative_to(read):
+    if any(path.is_relative_to(resolved) for path in (read, *linked)) or resolved.is_relative_to(read):
         raise ConfigError(f"--overwrite would delete what is read, {source}, with {target}: choose another name")
-    if Path.cwd().is_relative_to(found):
+    if Path.cwd().is_relative_to(resolved):
         raise ConfigError(f"--overwrite would delete the current directory with {target}: choose another name")
-    return found
+    return resolved
 
 
 def checked_keys(source: Path, keys: Sequence[str]) -> list[str]:
@@ -94,11 +94,11 @@ def checked_keys(source: Path, keys: Sequence[str]) -> list[str]:
         columns = pyarrow.dataset.dataset(source, format="parquet", partitioning=parts).schema.names
     except (pa.ArrowException, OSError) as error:
         raise ConfigError(f"{source} cannot be read as Parquet: {error}") from error
-    known = {column.casefold() for column in columns}
+    names = {column.casefold() for column in columns}
     lacking = [
         key
         for key in keys
-        if not key.startswith("`") and not {key.casefold(), key.partition(".")[0].casefold()} & known
+        if not key.startswith("`") and not {key.casefold(), key.partition(".")[0].casefold()} & names
     ]
     if lacking:
         raise ConfigError(f"{source} has no column {', '.join(lacking)}; it has: {', '.join(columns) or 'none'}")
@@ -184,8 +184,8 @@ def _write(stages: Pipeline, target: Path) -> int:
     if not target.is_file():
         return stages.write_parquet(str(target), mode="overwrite" if target.exists() else "error").rows
     with tempfile.TemporaryDirectory(prefix=".fastbuf-shuffle-", dir=target.parent) as beside:
-        made = Path(beside) / "made"
-        rows = stages.write_parquet(str(made)).rows
+        file = Path(beside) / "made"
+        rows = stages.write_parquet(str(file)).rows
         target.unlink()
-        made.rename(target)
+        file.rename(target)
     return rows

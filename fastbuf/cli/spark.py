@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 def _stderr_to(path: str) -> Iterator[None]:
     """Processes started inside use ``path`` as standard error: Spark's log must not disturb the progress bar."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr = os.dup(2)
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.dup2(log, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
         os.close(log)
 
 
@@ -46,7 +46,7 @@ def _show_no_broken_connections() -> None:
     shown = AccumulatorTCPServer.handle_error
 
     def handle_error(server: Any, request: Any, client_address: Any) -> None:
-        if not stop.told():
+        if not stop.signalled():
             shown(server, request, client_address)
 
     AccumulatorTCPServer.handle_error = handle_error  # type: ignore[assignment, method-assign]
@@ -67,8 +67,8 @@ def _end(processes: list[psutil.Process]) -> None:
 def _last_error(log: str) -> str:
     """What Java said last before it ended."""
     with open(log, errors="replace") as lines:
-        said = [line.strip() for line in lines if "Exception: " in line and not line.startswith(("Caused by", "{"))]
-    return said[-1].partition('Exception in thread "main" ')[2] or said[-1] if said else ""
+        errors = [line.strip() for line in lines if "Exception: " in line and not line.startswith(("Caused by", "{"))]
+    return errors[-1].partition('Exception in thread "main" ')[2] or errors[-1] if errors else ""
 
 
 @contextlib.contextmanager
@@ -116,7 +116,7 @@ def session(name: str, master: str, settings: dict[str, str] | None = None) -> I
         with _stderr_to(log):
             spark = builder.getOrCreate()
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) or stop.told():
+        if isinstance(error, KeyboardInterrupt) or stop.signalled():
             _end([process for process in psutil.Process().children() if process not in before])
             os.unlink(log)
             raise KeyboardInterrupt from error
@@ -127,7 +127,7 @@ def session(name: str, master: str, settings: dict[str, str] | None = None) -> I
     try:
         yield spark, log
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) or stop.told():
+        if isinstance(error, KeyboardInterrupt) or stop.signalled():
             os.unlink(log)
             # Spark's JVM may have got the signal too: that it has gone is no news then
             warnings.filterwarnings("ignore", message="Unable to cleanly shutdown", category=RuntimeWarning)

@@ -6,7 +6,7 @@ import os
 import signal
 from types import FrameType
 
-_told: list[int] = []
+_signals: list[int] = []
 
 
 def listen() -> None:
@@ -21,7 +21,7 @@ def listen() -> None:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
-        _told.append(number)
+        _signals.append(number)
         asked = signal.getsignal(signal.SIGINT)
         if callable(asked):
             asked(number, frame)
@@ -33,9 +33,9 @@ def listen() -> None:
             signal.signal(number, stop)
 
 
-def told() -> bool:
+def signalled() -> bool:
     """Whether SIGTERM or SIGHUP has come: errors afterwards are its work, as Spark's JVM may have got it too."""
-    return bool(_told)
+    return bool(_signals)
 
 
 def behind(error: BaseException) -> bool:
@@ -43,9 +43,9 @@ def behind(error: BaseException) -> bool:
     chain: BaseException | None = error
     while chain is not None and not isinstance(chain, KeyboardInterrupt):
         chain = chain.__context__
-    return told() or chain is not None
+    return signalled() or chain is not None
 
 
 def exit_code() -> int:
     """As a shell says it: 128 and the number of the signal, 130 for Ctrl-C."""
-    return 128 + (_told[0] if _told else signal.SIGINT)
+    return 128 + (_signals[0] if _signals else signal.SIGINT)

@@ -109,16 +109,16 @@ def run(
 ) -> int:
     """Show it until interrupted, or until the page is closed."""
     page = Page(url, authority)
-    found = page.snapshot()
+    snapshot = page.snapshot()
     if once or not console.is_terminal:
-        console.print(view(found, job, stage, 1000, console.width))
+        console.print(view(snapshot, job, stage, 1000, console.width))
         return 0
     with Live(console=console, auto_refresh=False, screen=False, vertical_overflow="crop") as live:
         try:
             while True:
-                live.update(view(found, job, stage, max(3, console.height - 16), console.width), refresh=True)
+                live.update(view(snapshot, job, stage, max(3, console.height - 16), console.width), refresh=True)
                 time.sleep(every)
-                found = page.snapshot()
+                snapshot = page.snapshot()
         except KeyboardInterrupt:
             return 0
         except ConfigError as gone:
@@ -132,33 +132,33 @@ def view(
     """Render a snapshot, with at most ``rows`` subtasks, for a terminal of that width."""
     if job is not None:
         try:
-            found = find_job(snapshot, job)
+            entry = find_job(snapshot, job)
         except Unknown as error:
             raise ConfigError(
                 f"{error}; there are: {', '.join(j['id'] for j in snapshot['jobs']) or 'none'}"
             ) from error
     else:
         queries = snapshot.get("queries", [])
-        told = [_query(query, width < NARROW) for query in queries if query["running"]] or [
+        streams = [_query(query, width < NARROW) for query in queries if query["running"]] or [
             _query(query, width < NARROW) for query in queries[-1:]
         ]
         jobs = [j for j in snapshot["jobs"] if j["state"] == "RUNNING"] or snapshot["jobs"]
-        if told and not (jobs and jobs[-1]["state"] == "RUNNING"):
-            return Padding(Group(*told), (0, 1))
+        if streams and not (jobs and jobs[-1]["state"] == "RUNNING"):
+            return Padding(Group(*streams), (0, 1))
         if not jobs:
             return Text("Nothing has run yet.")
-        if told:
-            return Group(Padding(Group(*told), (0, 1)), view(snapshot, jobs[-1]["id"], stage, rows, width))
-        found = jobs[-1]
-    failed = [exchange for exchange in found["exchanges"] if exchange["outcome"] == "aborted"]
+        if streams:
+            return Group(Padding(Group(*streams), (0, 1)), view(snapshot, jobs[-1]["id"], stage, rows, width))
+        entry = jobs[-1]
+    failed = [exchange for exchange in entry["exchanges"] if exchange["outcome"] == "aborted"]
     roots = (
-        [] if failed else (found["diagnosis"] or {}).get("roots", [])
+        [] if failed else (entry["diagnosis"] or {}).get("roots", [])
     )  # of one that failed nobody asks who held it up
-    vertex = _vertex(found, stage, roots)
-    head = Text.assemble((found["name"], "bold"), f"   {found['state'].lower()}   {found['seconds']:.0f} s")
-    said = _failure(failed) if failed else _verdict(found["diagnosis"])
-    without = [line for each in found["vertices"] for line in _losses(each)]
-    parts: list[RenderableType] = [head, Text(), *said, *without, Text(), _stages(found, roots), Text()]
+    vertex = _vertex(entry, stage, roots)
+    head = Text.assemble((entry["name"], "bold"), f"   {entry['state'].lower()}   {entry['seconds']:.0f} s")
+    words = _failure(failed) if failed else _verdict(entry["diagnosis"])
+    without = [line for each in entry["vertices"] for line in _losses(each)]
+    parts: list[RenderableType] = [head, Text(), *words, *without, Text(), _stages(entry, roots), Text()]
     return Padding(Group(*parts, _subtasks(vertex, roots, rows, width < NARROW)), (0, 1))
 
 
@@ -168,14 +168,14 @@ def _query(query: dict[str, Any], narrow: bool) -> RenderableType:
     stages = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("stage", "tasks", "rows in/s", "rows out/s", "held back", "lag"):
         stages.add_column(name, justify="left" if name == "stage" else "right", no_wrap=name != "stage")
-    for found in query["stages"]:
-        lag = found.get("watermark_lag_s")
+    for entry in query["stages"]:
+        lag = entry.get("watermark_lag_s")
         stages.add_row(
-            Text(found["name"]),
-            f"{found['running']} of {found['tasks']}",
-            f"{found['rowsInPerSecond']:,.0f}",
-            f"{found['rowsOutPerSecond']:,.0f}",
-            Text(f"{found['backPressured']:.0%}", style=LEVELS[found["level"]]),
+            Text(entry["name"]),
+            f"{entry['running']} of {entry['tasks']}",
+            f"{entry['rowsInPerSecond']:,.0f}",
+            f"{entry['rowsOutPerSecond']:,.0f}",
+            Text(f"{entry['backPressured']:.0%}", style=LEVELS[entry["level"]]),
             "-" if lag is None else f"{lag:.1f} s",
         )
     checkpoints = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -185,15 +185,17 @@ def _query(query: dict[str, Any], narrow: bool) -> RenderableType:
     for name in ("checkpoint", *parts, "written", "slowest, or why it failed"):
         left = name == "slowest, or why it failed"
         checkpoints.add_column(name, justify="left" if left else "right", no_wrap=not left)
-    for made in reversed(query["checkpoints"][-CHECKPOINTS:]):
-        state = {"completed": "", "failed": " failed"}.get(made["state"], " ...")
-        took = [f"{made[name]:.3f} s" if made.get(name) is not None else "-" for name in parts.values()]
-        written = f"{made.get('bytes', 0):,}"
-        checkpoints.add_row(f"{made['id']}{state}", *took, written, Text(made["reason"] or made.get("slowest", "-")))
+    for checkpoint in reversed(query["checkpoints"][-CHECKPOINTS:]):
+        state = {"completed": "", "failed": " failed"}.get(checkpoint["state"], " ...")
+        took = [f"{checkpoint[name]:.3f} s" if checkpoint.get(name) is not None else "-" for name in parts.values()]
+        written = f"{checkpoint.get('bytes', 0):,}"
+        checkpoints.add_row(
+            f"{checkpoint['id']}{state}", *took, written, Text(checkpoint["reason"] or checkpoint.get("slowest", "-"))
+        )
     waiting = [Text(f"The checkpoint in progress {query['waiting']}")] if query.get("waiting") else []
     head = Text.assemble((query["name"], "bold"), about)
-    said = Text(query["sentence"], style="bold red" if query["state"] == "failed" else "")
-    return Group(head, Text(), said, Text(), stages, Text(), *waiting, checkpoints, Text())
+    words = Text(query["sentence"], style="bold red" if query["state"] == "failed" else "")
+    return Group(head, Text(), words, Text(), stages, Text(), *waiting, checkpoints, Text())
 
 
 def _vertex(job: dict[str, Any], stage: str | None, roots: list[dict[str, Any]]) -> dict[str, Any]:
@@ -208,8 +210,8 @@ def _vertex(job: dict[str, Any], stage: str | None, roots: list[dict[str, Any]])
 
 def _failure(failed: list[dict[str, Any]]) -> list[RenderableType]:
     """Of several the one whose words the others only repeat."""
-    told = min(failed, key=lambda exchange: len(exchange["reason"]))
-    return [Text(f"{told['name']} failed: {told['reason'].partition(chr(10))[0]}", style="bold red")]
+    first = min(failed, key=lambda exchange: len(exchange["reason"]))
+    return [Text(f"{first['name']} failed: {first['reason'].partition(chr(10))[0]}", style="bold red")]
 
 
 def _verdict(diagnosis: dict[str, Any] | None) -> list[RenderableType]:
@@ -218,8 +220,8 @@ def _verdict(diagnosis: dict[str, Any] | None) -> list[RenderableType]:
     level = Text.assemble(
         (diagnosis["level"], LEVELS[diagnosis["level"]]), f"  producers held back {diagnosis['blocked']:.0%}"
     )
-    said = [root["sentence"] for root in diagnosis["roots"]] or [diagnosis["sentence"]]
-    return [*(Text(sentence) for sentence in said), level]
+    sentences = [root["sentence"] for root in diagnosis["roots"]] or [diagnosis["sentence"]]
+    return [*(Text(sentence) for sentence in sentences), level]
 
 
 def _stages(job: dict[str, Any], roots: list[dict[str, Any]]) -> Table:
@@ -228,7 +230,7 @@ def _stages(job: dict[str, Any], roots: list[dict[str, Any]]) -> Table:
         table.add_column(name, justify="left" if name in ("", "stage") else "right", no_wrap=True)
     blamed = {root["vertex"] for root in roots}
     for vertex in job["vertices"]:
-        held = vertex["backPressured"]["max"]
+        pressure = vertex["backPressured"]["max"]
         timed = not vertex["subtasks"] or any(map(seconds_of, vertex["subtasks"]))  # else only rows are told
         table.add_row(
             Text("►" if vertex["id"] in blamed else " ", style="bold red"),
@@ -236,7 +238,7 @@ def _stages(job: dict[str, Any], roots: list[dict[str, Any]]) -> Table:
             str(vertex["parallelism"]),
             f"{vertex['busy']['max']:.0%}" if timed else "-",
             f"{vertex['busy']['mean']:.0%}" if timed else "-",
-            Text(f"{held:.0%}", style=LEVELS[vertex["level"]]) if timed else "-",
+            Text(f"{pressure:.0%}", style=LEVELS[vertex["level"]]) if timed else "-",
             f"{vertex['records']:,}",
             f"{vertex['recordsPerSecond']:,.0f}",
         )
@@ -301,5 +303,5 @@ def _pauses(task: dict[str, Any]) -> str:
 def _losses(vertex: dict[str, Any]) -> list[RenderableType]:
     """What its subtasks have done without, as they were told to."""
     lost = {figure: sum(task.get(figure) or 0 for task in vertex["subtasks"]) for figure in LOSSES}
-    said = ", ".join(words.format(f"{lost[figure]:,}") for figure, words in LOSSES.items() if lost[figure])
-    return [Text(f"{vertex['name']}: {said}", style="yellow")] if said else []
+    losses = ", ".join(words.format(f"{lost[figure]:,}") for figure, words in LOSSES.items() if lost[figure])
+    return [Text(f"{vertex['name']}: {losses}", style="yellow")] if losses else []

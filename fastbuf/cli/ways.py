@@ -121,7 +121,7 @@ def run_once(spark: SparkSession, job: Job, into: Measured, source: Path, target
             outcome["error"] = error
         outcome["end"] = time.perf_counter()
 
-    known = stages(spark).keys()
+    earlier = stages(spark).keys()
     numbers = {run.number for run in _runs()}
     counter = TaskCounter(spark)
     thread = threading.Thread(target=work, name=f"fastbuf-{into.way}", daemon=True)
@@ -139,7 +139,7 @@ def run_once(spark: SparkSession, job: Job, into: Measured, source: Path, target
         raise outcome["error"]
     seconds = outcome["end"] - begin
     into.seconds.append(seconds)
-    ran = [stage for number, stage in sorted(stages(spark).items()) if number not in known and stage.begin]
+    ran = [stage for number, stage in sorted(stages(spark).items()) if number not in earlier and stage.begin]
     ran = ran[-len(STAGES) :]  # the first stages are Spark's reading of the files' schema
     if into.way == FASTBUF:
         ran.reverse()  # consumers are ready before there is anything to read

@@ -79,7 +79,7 @@ def run(
 
 def _measured(console: Console, suites: list[Suite], size: Size) -> dict[str, list[Any]]:
     """Run all cases in turn: returns measured, impossible and failed ones (the others go on)."""
-    found: dict[str, list[Any]] = {"cases": [], "left_out": [], "failed": []}
+    results: dict[str, list[Any]] = {"cases": [], "left_out": [], "failed": []}
     columns = (SpinnerColumn(), TextColumn("{task.description:<46}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         every = [(suite, make) for suite in suites for make in suite.cases]
@@ -93,18 +93,18 @@ def _measured(console: Console, suites: list[Suite], size: Size) -> dict[str, li
             try:
                 with make(size) as case:
                     progress.update(bar, description=f"{suite.layer}: {case.name}"[:46])
-                    found["cases"].append(case.figures(suite.layer, measure(case, size, suite.share, tick)))
-                    found["left_out"] += case.left_out
+                    results["cases"].append(case.figures(suite.layer, measure(case, size, suite.share, tick)))
+                    results["left_out"] += case.left_out
             except LeftOut as why:
-                found["left_out"].append(str(why))
+                results["left_out"].append(str(why))
             except Exception as error:
                 if stop.behind(error):
                     raise KeyboardInterrupt from error
                 if os.environ.get("FASTBUF_TRACEBACK") == "1":
                     raise
-                found["failed"].append(f"{suite.layer}: {type(error).__name__}: {error}")
-    found["left_out"] = list(dict.fromkeys(found["left_out"]))
-    return found
+                results["failed"].append(f"{suite.layer}: {type(error).__name__}: {error}")
+    results["left_out"] = list(dict.fromkeys(results["left_out"]))
+    return results
 
 
 def _about(suites: list[Suite], size: Size) -> str:

@@ -21,8 +21,8 @@ def draw(result: dict[str, Any]) -> str:
 
     body: list[str] = []
 
-    def text(at: float, y: float, said: str, more: str = "") -> None:
-        body.append(f'<text x="{at:.1f}" y="{y:.1f}"{more}>{escape(said)}</text>')
+    def text(at: float, y: float, string: str, more: str = "") -> None:
+        body.append(f'<text x="{at:.1f}" y="{y:.1f}"{more}>{escape(string)}</text>')
 
     y = 58
     for case in result["cases"]:

@@ -34,11 +34,11 @@ def count_tuples(lists: Iterable[list[tuple[Any, ...]]]) -> Counted:
     return n, total
 
 
-def count_batches(made: Iterable[Any]) -> Counted:
+def count_batches(batches: Iterable[Any]) -> Counted:
     import pyarrow.compute as pc
 
     n = total = 0
-    for batch in made:
+    for batch in batches:
         n += batch.num_rows
         total += pc.sum(batch["id"]).as_py() or 0
     return n, total
@@ -117,9 +117,9 @@ def _quietly(target: Callable[..., None], *arguments: Any) -> None:
 
 def _queue(size: int = 0) -> Any:
     """A queue that this process does not wait for at its end, should nobody read it any more."""
-    made = CONTEXT.Queue(size)
-    made.cancel_join_thread()
-    return made
+    items = CONTEXT.Queue(size)
+    items.cancel_join_thread()
+    return items
 
 
 class Ends:
@@ -155,9 +155,9 @@ class Peer:
         def run() -> None:
             self.control.send(True)
             send()
-            found = self.control.recv()
-            if found != expected:
-                raise AssertionError(f"the other process has counted {found}, not {expected}")
+            counts = self.control.recv()
+            if counts != expected:
+                raise AssertionError(f"the other process has counted {counts}, not {expected}")
 
         return run
 
@@ -208,12 +208,12 @@ def _piped(stack: ExitStack, load: Any, count: Any, messages: Callable[[], Itera
     return peer.way(send, expected)
 
 
-def _queued(stack: ExitStack, count: Any, given: Callable[[], Iterable[Any]], expected: Counted, most: int) -> Way:
+def _queued(stack: ExitStack, count: Any, make: Callable[[], Iterable[Any]], expected: Counted, most: int) -> Way:
     items = _queue(most)
     peer = Peer(stack, read_queue, items, count)
 
     def send() -> None:
-        for item in given():
+        for item in make():
             items.put(item)
         items.put(None)
 
@@ -241,18 +241,18 @@ def tuples(size: Size) -> Iterator[Case]:
 @contextmanager
 def record_batches(size: Size) -> Iterator[Case]:
     need("pyarrow", "exchange", "arrow")
-    made = batches(10) * (10 // min(size.divide, 10))
-    expected = count_batches(made)
-    serializer = fb.ColumnarSerializer(made[0].schema)
+    data = batches(10) * (10 // min(size.divide, 10))
+    expected = count_batches(data)
+    serializer = fb.ColumnarSerializer(data[0].schema)
 
     def send(writer: fb.RecordWriter) -> None:
-        for batch in made:
+        for batch in data:
             writer.emit_batch(batch)
 
     with ExitStack() as stack:
         ways = _fastbuf(stack, serializer, iter, count_batches, send, expected)
-        ways["Pipe, Arrow IPC"] = _piped(stack, ipc_batch, count_batches, lambda: map(ipc, made), expected)
-        ways["multiprocessing.Queue of batches"] = _queued(stack, count_batches, lambda: made, expected, QUEUED)
+        ways["Pipe, Arrow IPC"] = _piped(stack, ipc_batch, count_batches, lambda: map(ipc, data), expected)
+        ways["multiprocessing.Queue of batches"] = _queued(stack, count_batches, lambda: data, expected, QUEUED)
         yield Case("record batches to another process", "row", expected[0], ways)
 
 
@@ -337,10 +337,10 @@ def threads(size: Size) -> Iterator[Case]:
     def both(write: Callable[[], None], items: Callable[[], Iterable[Any]]) -> None:
         thread = threading.Thread(target=write, daemon=True)  # Ctrl-C must not wait for one that nobody reads
         thread.start()
-        found = count_tuples([items()])  # type: ignore[list-item]
+        counts = count_tuples([items()])  # type: ignore[list-item]
         thread.join()
-        if found != expected:
-            raise AssertionError(f"the reader has counted {found}, not {expected}")
+        if counts != expected:
+            raise AssertionError(f"the reader has counted {counts}, not {expected}")
 
     with fb.ShuffleEnvironment(segments=128) as env:
 
@@ -355,13 +355,13 @@ def threads(size: Size) -> Iterator[Case]:
             with gate:
                 both(write, lambda: gate)
 
-        def with_queue(made: Any) -> Way:
+        def with_queue(items: Any) -> Way:
             def write() -> None:
                 for record in records:
-                    made.put(record)
-                made.put(None)
+                    items.put(record)
+                items.put(None)
 
-            return lambda: both(write, lambda: iter(made.get, None))
+            return lambda: both(write, lambda: iter(items.get, None))
 
         ways = {
             "fastbuf": ours,

@@ -48,7 +48,7 @@ def segments(size: Size) -> Iterator[Case]:
 
             return run
 
-        def made(make: Callable[..., Any], *arguments: Any) -> Way:
+        def allocated(make: Callable[..., Any], *arguments: Any) -> Way:
             def run() -> None:
                 for _ in range(n):
                     make(*arguments)
@@ -60,13 +60,13 @@ def segments(size: Size) -> Iterator[Case]:
             "fastbuf, 20 at once": many,
             "queue.Queue of bytearrays": queued(Queue()),
             "queue.SimpleQueue of bytearrays": queued(SimpleQueue()),
-            "a new bytearray": made(bytearray, SEGMENT),
-            "a new NumPy array": made(np.empty, SEGMENT, np.uint8),
+            "a new bytearray": allocated(bytearray, SEGMENT),
+            "a new NumPy array": allocated(np.empty, SEGMENT, np.uint8),
         }
         if installed("pyarrow"):
             import pyarrow as pa
 
-            ways["a new pyarrow buffer"] = made(pa.allocate_buffer, SEGMENT)
+            ways["a new pyarrow buffer"] = allocated(pa.allocate_buffer, SEGMENT)
         yield Case("32 KiB taken and given back", "segment", n, ways)
 
 
@@ -79,7 +79,7 @@ def _row_ways() -> tuple[dict[str, tuple[Callable[[Any], Any], Callable[[Any], A
     records = records_of(RECORDS)
     ways: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Any]] = {
         "fastbuf rows": (ROWS.dumps, ROWS.loads, records),
-        "pickle 5": (lambda given: pickle.dumps(given, PICKLE), pickle.loads, records),
+        "pickle 5": (lambda source: pickle.dumps(source, PICKLE), pickle.loads, records),
     }
     left_out = []
     if installed("msgspec"):
@@ -100,27 +100,27 @@ def _row_ways() -> tuple[dict[str, tuple[Callable[[Any], Any], Callable[[Any], A
             lambda data: msgpack.unpackb(data, use_list=False),  # tuples instead of lists: the faster option
             records,
         )
-    for name, (encode, decode, given) in ways.items():
-        if list(decode(encode(given))) != given:
+    for name, (encode, decode, source) in ways.items():
+        if list(decode(encode(source))) != source:
             raise AssertionError(f"{name} does not give back the records that it was given")
     return ways, left_out
 
 
-def _call(work: Callable[[Any], Any], given: Any) -> Way:
-    return lambda: work(given)
+def _call(work: Callable[[Any], Any], data: Any) -> Way:
+    return lambda: work(data)
 
 
 @contextmanager
 def rows_written(size: Size) -> Iterator[Case]:
     ways, left_out = _row_ways()
-    written = {name: _call(encode, given) for name, (encode, _, given) in ways.items()}
+    written = {name: _call(encode, source) for name, (encode, _, source) in ways.items()}
     yield Case("1,000 tuples to bytes", "row", RECORDS, written, left_out)
 
 
 @contextmanager
 def rows_read(size: Size) -> Iterator[Case]:
     ways, left_out = _row_ways()
-    read = {name: _call(decode, encode(given)) for name, (encode, decode, given) in ways.items()}
+    read = {name: _call(decode, encode(source)) for name, (encode, decode, source) in ways.items()}
     yield Case("bytes to 1,000 tuples", "row", RECORDS, read, left_out)
 
 
@@ -130,19 +130,19 @@ def one_field_read(size: Size) -> Iterator[Case]:
     ways, left_out = _row_ways()
     total = sum(record[1] for record in records_of(RECORDS))
 
-    def checked(found: int) -> None:
-        if found != total:
-            raise AssertionError(f"the fields add up to {found}, not {total}")
+    def checked(result: int) -> None:
+        if result != total:
+            raise AssertionError(f"the fields add up to {result}, not {total}")
 
     def summed(decode: Callable[[Any], Any], data: Any, field: Callable[[Any], int]) -> Way:
         return lambda: checked(sum(field(record) for record in decode(data)))
 
     block = ROWS.dumps(records_of(RECORDS))
-    found: dict[str, Way] = {"fastbuf rows, lazily": lambda: checked(int(ROWS.view(block).array("key").sum()))}
-    for name, (encode, decode, given) in ways.items():
+    sums: dict[str, Way] = {"fastbuf rows, lazily": lambda: checked(int(ROWS.view(block).array("key").sum()))}
+    for name, (encode, decode, source) in ways.items():
         field: Callable[[Any], int] = (lambda r: r.key) if name.startswith("msgspec") else (lambda r: r[1])
-        found[name] = summed(decode, encode(given), field)
-    yield Case("one field of 1,000 tuples added up", "row", RECORDS, found, left_out)
+        sums[name] = summed(decode, encode(source), field)
+    yield Case("one field of 1,000 tuples added up", "row", RECORDS, sums, left_out)
 
 
 def batches(count: int) -> list[Any]:
@@ -150,18 +150,18 @@ def batches(count: int) -> list[Any]:
     import pyarrow as pa
 
     random = np.random.default_rng(1)
-    made = []
+    result = []
     for b in range(count):
         key = random.integers(0, 1_000_003, BATCH_ROWS)
         number = np.arange(b * BATCH_ROWS, (b + 1) * BATCH_ROWS)
         names = pa.array([f"user-{k}" for k in key])
-        made.append(pa.record_batch({"k": key, "id": number, "x": number * 0.5, "name": names}))
-    return made
+        result.append(pa.record_batch({"k": key, "id": number, "x": number * 0.5, "name": names}))
+    return result
 
 
-def _each(work: Callable[[Any], Any], given: list[Any]) -> Way:
+def _each(work: Callable[[Any], Any], items: list[Any]) -> Way:
     def run() -> None:
-        for one in given:
+        for one in items:
             work(one)
 
     return run
@@ -179,14 +179,14 @@ def ipc(batch: Any) -> Any:
 @contextmanager
 def columns_written(size: Size) -> Iterator[Case]:
     need("pyarrow", "columns", "arrow")
-    made = batches(BATCHES // min(size.divide, BATCHES))
-    serializer = fb.ColumnarSerializer(made[0].schema)
+    data = batches(BATCHES // min(size.divide, BATCHES))
+    serializer = fb.ColumnarSerializer(data[0].schema)
     ways = {
-        "fastbuf columns": _each(serializer.dumps, made),
-        "pyarrow IPC": _each(ipc, made),
-        "pickle 5": _each(lambda batch: pickle.dumps(batch, PICKLE), made),
+        "fastbuf columns": _each(serializer.dumps, data),
+        "pyarrow IPC": _each(ipc, data),
+        "pickle 5": _each(lambda batch: pickle.dumps(batch, PICKLE), data),
     }
-    yield Case("a record batch of 10,000 rows to bytes", "row", len(made) * BATCH_ROWS, ways)
+    yield Case("a record batch of 10,000 rows to bytes", "row", len(data) * BATCH_ROWS, ways)
 
 
 @contextmanager
@@ -195,11 +195,11 @@ def columns_read(size: Size) -> Iterator[Case]:
     need("pyarrow", "columns", "arrow")
     import pyarrow as pa
 
-    made = batches(BATCHES // min(size.divide, BATCHES))
-    serializer = fb.ColumnarSerializer(made[0].schema)
-    blocks, believed = ([serializer.dumps(batch) for batch in made] for _ in range(2))
-    messages, pickles = [batch.serialize() for batch in made], [pickle.dumps(batch, PICKLE) for batch in made]
-    schema = made[0].schema
+    data = batches(BATCHES // min(size.divide, BATCHES))
+    serializer = fb.ColumnarSerializer(data[0].schema)
+    blocks, believed = ([serializer.dumps(batch) for batch in data] for _ in range(2))
+    messages, pickles = [batch.serialize() for batch in data], [pickle.dumps(batch, PICKLE) for batch in data]
+    schema = data[0].schema
     ways = {
         "fastbuf columns": _each(lambda block: serializer.loads(block, copy=False), blocks),
         "fastbuf columns, believed": _each(lambda block: serializer.loads(block, copy=False, check=False), believed),
@@ -208,7 +208,7 @@ def columns_read(size: Size) -> Iterator[Case]:
     }
     if not serializer.loads(blocks[0]).equals(pa.ipc.read_record_batch(messages[0], schema)):
         raise AssertionError("fastbuf's batch and pyarrow's are not equal")
-    yield Case("bytes to a record batch of 10,000 rows", "row", len(made) * BATCH_ROWS, ways)
+    yield Case("bytes to a record batch of 10,000 rows", "row", len(data) * BATCH_ROWS, ways)
 
 
 def _partitioned(parts: int) -> Callable[[Size], Any]:
@@ -220,8 +220,8 @@ def _partitioned(parts: int) -> Callable[[Size], Any]:
         from fastbuf.serializers.partition import HashPartitioner
         from fastbuf.serializers.scatter import BatchScatter
 
-        made = batches(BATCHES // min(size.divide, BATCHES))
-        scatter, keys = BatchScatter(made[0].schema, parts), HashPartitioner("k", parts)
+        data = batches(BATCHES // min(size.divide, BATCHES))
+        scatter, keys = BatchScatter(data[0].schema, parts), HashPartitioner("k", parts)
         places, filled = np.zeros((parts, SEGMENT), np.uint8), np.zeros(parts, np.int64)
 
         def ours(batch: Any) -> None:
@@ -240,19 +240,19 @@ def _partitioned(parts: int) -> Callable[[Size], Any]:
             ends = np.cumsum(np.bincount(to.astype(np.int64), minlength=parts)).tolist()
             return [taken.slice(a, b - a) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
-        if sum(part.num_rows for part in with_pyarrow(made[0])) != BATCH_ROWS:
+        if sum(part.num_rows for part in with_pyarrow(data[0])) != BATCH_ROWS:
             raise AssertionError("pyarrow's partitions do not have all rows")
-        ways = {"fastbuf, into segments": _each(ours, made), "pyarrow take": _each(with_pyarrow, made)}
+        ways = {"fastbuf, into segments": _each(ours, data), "pyarrow take": _each(with_pyarrow, data)}
         if installed("polars"):
             import polars
 
-            frames: list[Any] = [polars.from_arrow(batch) for batch in made]
+            frames: list[Any] = [polars.from_arrow(batch) for batch in data]
 
             def with_polars(frame: Any) -> None:
                 frame.with_columns((polars.col("k").hash() % parts).alias("p")).partition_by("p", include_key=False)
 
             ways["polars partition_by"] = _each(with_polars, frames)
-        yield Case(f"10,000 rows by key into {parts} partitions", "row", len(made) * BATCH_ROWS, ways)
+        yield Case(f"10,000 rows by key into {parts} partitions", "row", len(data) * BATCH_ROWS, ways)
 
     return case
 

@@ -40,19 +40,19 @@ def tables(result: dict[str, Any]) -> Iterator[Table]:
 def read(path: Path) -> dict[str, Any]:
     """Read the figures of an earlier run."""
     try:
-        found = json.loads(path.read_text())
+        figures = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ConfigError(f"--compare {path}: {error}") from error
-    if not isinstance(found, dict) or found.get("format") != 1:
+    if not isinstance(figures, dict) or figures.get("format") != 1:
         raise ConfigError(f"--compare {path}: not a file of fastbuf bench --json (format 1)")
     try:
-        for _ in compared(found, found):  # what it lacks is told now, not after two minutes
+        for _ in compared(figures, figures):  # what it lacks is told now, not after two minutes
             pass
     except (LookupError, TypeError, AttributeError, RuntimeError, ZeroDivisionError) as error:
         raise ConfigError(
             f"--compare {path}: not as fastbuf bench --json wrote it: {text_of(type(error), error)}"
         ) from error
-    return found
+    return figures
 
 
 def compared(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Table | Text]:
@@ -66,18 +66,18 @@ def compared(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Table | Text]
     for heading in ("then", "now", "fastbuf has"):
         table.add_column(heading, justify="right", no_wrap=True)
     for case in new["cases"]:
-        known = before.get((case["layer"], case["name"]), {})
+        earlier = before.get((case["layer"], case["name"]), {})
         base = next(iter(case["ways"]))
-        shared = [way for way in case["ways"] if way in known and way != base]
-        if not shared or base != next(iter(known)):
+        shared = [way for way in case["ways"] if way in earlier and way != base]
+        if not shared or base != next(iter(earlier)):
             continue
         table.add_row(Text(f"{case['layer']}: {case['name']}", style="bold"))
         for way in shared:
-            then, now = known[way]["ratio"], case["ways"][way]["ratio"]
+            then, now = earlier[way]["ratio"], case["ways"][way]["ratio"]
             change = now / then - 1
-            said = f"{'gained' if change >= 0 else 'lost'} {abs(change):.0%}"
+            change_text = f"{'gained' if change >= 0 else 'lost'} {abs(change):.0%}"
             style = "red" if change < -0.1 else "green" if change > 0.1 else ""
-            table.add_row(Text(f"  {way}"), f"{then:.2f}", f"{now:.2f}", Text(said, style=style))
+            table.add_row(Text(f"  {way}"), f"{then:.2f}", f"{now:.2f}", Text(change_text, style=style))
         table.add_section()
     yield table
     differ = [

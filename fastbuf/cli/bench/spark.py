@@ -17,18 +17,18 @@ COUNTED = "rows long, total long"
 PARTITIONS = 2
 
 
-def passing(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def passing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """First stage: passes its batches on, so that the shuffle dominates."""
-    yield from given
+    yield from batches
 
 
-def counting(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def counting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Second stage: counts rows and sums a column, so that everything must be read and decoded."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     rows = total = 0
-    for batch in given:
+    for batch in batches:
         rows += batch.num_rows
         total += pc.sum(batch["id"]).as_py() or 0
     yield pa.RecordBatch.from_pydict({"rows": [rows], "total": [total]})
@@ -43,7 +43,7 @@ def shuffled(size: Size) -> Iterator[Case]:
 
     java = doctor.java()
     if java.state != doctor.OK:
-        raise LeftOut(f"spark: Java: {java.found} ({java.advice})")
+        raise LeftOut(f"spark: Java: {java.detail} ({java.advice})")
     n = 1_000_000 // size.divide
     with session("fastbuf bench", "local[4]") as (spark, _):
         import fastbuf_spark as fbs
@@ -56,9 +56,9 @@ def shuffled(size: Size) -> Iterator[Case]:
 
         def checked(plan: Callable[[], DataFrame]) -> Way:
             def run() -> None:
-                found: Any = plan().toArrow()
-                if (sum(found["rows"].to_pylist()), sum(found["total"].to_pylist())) != (n, n * (n - 1) // 2):
-                    raise AssertionError(f"rows were lost: {found.to_pylist()}")
+                table: Any = plan().toArrow()
+                if (sum(table["rows"].to_pylist()), sum(table["total"].to_pylist())) != (n, n * (n - 1) // 2):
+                    raise AssertionError(f"rows were lost: {table.to_pylist()}")
 
             return run
 

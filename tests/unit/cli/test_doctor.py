@@ -18,7 +18,7 @@ def test_every_check_gives_a_finding_with_advice_where_it_is_due() -> None:
     for check in doctor.CHECKS:
         finding = check()
         assert finding.state in (doctor.OK, doctor.WARN, doctor.FAIL)
-        assert finding.found
+        assert finding.detail
         if finding.state != doctor.OK:
             assert finding.advice
 
@@ -101,7 +101,7 @@ def test_java_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert doctor.java().state == doctor.FAIL
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "JAVA_HOME not set" in doctor.java().found
+    assert "JAVA_HOME not set" in doctor.java().detail
 
 
 def test_workers_python_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,4 +128,4 @@ def test_cgroup_limits(name: str, text: str, limit: int | None, tmp_path: Path) 
 def test_a_small_address_space_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda what: (512 << 20, 512 << 20))
     assert doctor.address_space().state == doctor.WARN
-    assert doctor.address_space().found == "512 MiB"
+    assert doctor.address_space().detail == "512 MiB"
