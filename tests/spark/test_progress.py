@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -61,7 +62,35 @@ def shuffled(spark: Any, conf: fbs.ShuffleConf, seconds: float = 0.3) -> Any:
     return fbs.map_in_arrow(df, slow, df.schema, keys="k", num_partitions=2, mode="pipelined", conf=conf)
 
 
-def records_while_it_runs(action: Callable[[], Any], side: str) -> list[int]:
+class InHalves:
+    """Passes half of a task's rows, then the rest, and goes on each time when the driver has seen other figures.
+
+    Parameters
+    ----------
+    folder
+        Where the driver makes a file of the name of how many figures it has seen.
+    batches
+        Half of what a task has: of batches, or of records.
+    """
+
+    def __init__(self, folder: Path, half: int) -> None:
+        self.folder = folder
+        self.half = half
+
+    def __call__(self, items: Iterator[Any]) -> Iterator[Any]:
+        for number, item in enumerate(items):
+            if number == self.half:
+                self.wait(1)
+            yield item
+        self.wait(2)
+
+    def wait(self, figures: int) -> None:
+        end = time.monotonic() + SOON_S
+        while not (self.folder / str(figures)).exists() and time.monotonic() < end:
+            time.sleep(0.01)
+
+
+def records_while_it_runs(action: Callable[[], Any], side: str, folder: Path) -> list[int]:
     """What the run's tasks of one side had moved in all, each time that it was another figure; runs under way alone."""
     seen: list[int] = []
     live: list[str] = []
@@ -72,6 +101,7 @@ def records_while_it_runs(action: Callable[[], Any], side: str) -> list[int]:
             records = sum(figures["records"] for figures in told)
             seen.extend([records] if records not in seen else [])
             live.append(run.outcome)
+            (folder / str(len(seen))).touch()
         return False
 
     while_it_runs(action, look)
@@ -79,40 +109,29 @@ def records_while_it_runs(action: Callable[[], Any], side: str) -> list[int]:
     return seen
 
 
-def slow_rows(rows: Any) -> Iterator[Any]:
-    for row in rows:
-        time.sleep(2e-3)
-        yield row
-
-
-def slow_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        time.sleep(batch.num_rows * 40e-6)
-        yield batch
-
-
 def at_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
 @pytest.mark.parametrize("side", ["producers", "consumers"])
-def test_figures_of_a_blocking_exchange_grow_while_it_runs(spark: Any, side: str) -> None:
+def test_figures_of_a_blocking_exchange_grow_while_it_runs(spark: Any, side: str, tmp_path: Path) -> None:
     """Live with what it has: each side of it, while that side runs; and at the end all is told."""
-    map_side, reduce_side = (slow_batches, at_once) if side == "producers" else (at_once, slow_batches)
+    in_halves = InHalves(tmp_path, 5 if side == "producers" else 25)  # Spark gives batches of 10,000 rows
+    map_side, reduce_side = (in_halves, at_once) if side == "producers" else (at_once, in_halves)
     df = spark.range(0, 200_000, 1, 2).selectExpr("id % 20 as k", "repeat('x', 100) as text")
     conf = fbs.ShuffleConf(batch_rows=2_000)
     made = fbs.map_in_arrow(
         df, reduce_side, df.schema, keys="k", num_partitions=2, before=map_side, before_schema=df.schema,
         mode="blocking", conf=conf,
     )  # fmt: skip
-    seen = records_while_it_runs(made.count, side)
+    seen = records_while_it_runs(made.count, side, tmp_path)
     assert len(seen) >= 2, seen
     assert seen == sorted(seen)
     run = fbs.last_run()
     assert run is not None
     assert (run.mode, run.outcome, run.tasks) == ("blocking", "ok", 2)
     assert (run.records_sent, run.records_received) == (200_000, 200_000)
-    assert run.seconds > 2
+    assert run.seconds > 0
     assert run.producers_done == 2
 
 
@@ -157,12 +176,12 @@ def test_a_run_whose_worker_died_says_so(spark: Any, mode: str) -> None:
 
 @nightly(but_one="fused")
 @pytest.mark.parametrize("fused", [False, True])
-def test_figures_of_records_grow_while_they_are_shuffled(spark: Any, fused: bool) -> None:
+def test_figures_of_records_grow_while_they_are_shuffled(spark: Any, fused: bool, tmp_path: Path) -> None:
     """An RDD's blocking exchange, and a stage whose tasks send and receive at once."""
     sc = spark.sparkContext
-    pairs = sc.parallelize(range(4_000), 2).mapPartitions(slow_rows).map(lambda i: (i % 7, "x" * 2_000))
+    pairs = sc.parallelize(range(4_000), 2).mapPartitions(InHalves(tmp_path, 1_000)).map(lambda i: (i % 7, "x" * 2_000))
     stage = pairs.barrier().mapPartitions(fbs.ShuffleStage(2)) if fused else fbs.partition_by(pairs, 2, mode="blocking")
-    seen = records_while_it_runs(stage.count, "producers")
+    seen = records_while_it_runs(stage.count, "producers", tmp_path)
     assert len(seen) >= 2, seen
     run = fbs.last_run()
     assert run is not None
@@ -177,9 +196,11 @@ def test_a_slow_consumer_is_seen_while_its_producers_wait_for_it(spark: Any) -> 
     def look(run: fbs.RunSummary) -> bool:
         producers, consumers = dict(run.producers), dict(run.consumers)
         blocked = [p for p in producers.values() if p.get("backPressured", 0) > 0.5]
-        if not blocked or consumers.get(1, {}).get("busy", 0) < 0.5:
+        if not blocked or consumers.get(1, {}).get("busy", 0) < 0.5 or (run.back_pressured or 0) <= 0.3:
             return False
-        seen.update(producer=blocked[0], slow=consumers[1], quick=consumers.get(0, {}), run=run.back_pressured)
+        if consumers[1]["seconds"]["user"] <= 0.1 or not blocked[0]["records"]:
+            return False
+        seen.update(producer=blocked[0], slow=consumers[1], quick=consumers.get(0, {}))
         return True
 
     made = shuffled(spark, conf)
@@ -187,9 +208,6 @@ def test_a_slow_consumer_is_seen_while_its_producers_wait_for_it(spark: Any) -> 
     producer = seen["producer"]
     assert producer["state"] in ("credit", "link", "segment", "user")
     assert max(producer["blocked"], key=producer["blocked"].get) == "1"
-    assert producer["records"] > 0
-    assert seen["run"] > 0.3
-    assert seen["slow"]["seconds"]["user"] > 0.1
     if seen["quick"]:
         assert seen["quick"]["idle"] > seen["slow"]["idle"]
     # At the end each has said its last word, and nobody is doing anything

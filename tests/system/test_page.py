@@ -470,10 +470,10 @@ def test_after_a_restart_it_asks_for_the_new_address_and_takes_it_in_the_same_ta
 
 def test_a_page_that_is_one_too_many_comes_in_later(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve(list) as server:
-        monkeypatch.setattr("fastbuf.monitor.server.MOST_STREAMS", 0)
+        monkeypatch.setattr("fastbuf.monitor.routes.MOST_STREAMS", 0)
         page = opened(of=server).page
         status(page, "connection lost")
-        monkeypatch.setattr("fastbuf.monitor.server.MOST_STREAMS", 1)
+        monkeypatch.setattr("fastbuf.monitor.routes.MOST_STREAMS", 1)
         status(page, "live")
 
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """
     import fastbuf as fb
-    from fastbuf.monitor.server import page_files
+    from fastbuf.monitor.routes import page_files
 
     rows = fb.RowSerializer(fb.Schema.of(id="int64", name="string"))
     with fb.ShuffleEnvironment(segments=64, shared=True) as a, fb.ShuffleEnvironment(segments=64, shared=True) as b:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,9 @@ from fastbuf_spark.worker.watch import TaskClock, Watch, state_of, times
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from fastbuf import RecordWriter, ShuffleEnvironment
+    from fastbuf_spark.conf import ShuffleConf
 
 RESULT = "partition int, records long"  #: schema of the rows that a producer's task returns to Spark
 
@@ -96,21 +99,13 @@ class Producer:
         reached: usually they ended before this producer began.
         """
         spec = self.spec
-        wanted = [target[3] for target in self.targets]
-        empty = None
-        if self.fold is not None:
-
-            def empty(seen: list[int]) -> list[int]:
-                assert self.fold is not None
-                message = Seen(tuple(seen), self.fold.partitions, self.fold.tasks)
-                return list(control.ask(message, spec.conf.stall_timeout).partitions)
-
+        partitions = [target[3] for target in self.targets]
         clock = TaskClock()
         serializer = spec.codec.serializer(spec.conf.checksum)
         whole = task_input.whole(source)
         if serializer.kind == "columnar":
             whole = clock.reading(whole)  # for single records this would cost as much as what it measures
-        sender = spec.codec.sender(spec.partitions, wanted, partition, empty)
+        sender = spec.codec.sender(spec.partitions, partitions, partition, self._empty(control))
         items = given.items(sender.items(whole))
         with task_input.reading():
             first = next(items, None)
@@ -120,54 +115,11 @@ class Producer:
         # Until here the user's function may fail and Spark may retry; from here on consumers have data of this attempt
         control.send(Begin())
         with environment(spec.conf) as env:
-            try:
-                writer = env.create_result_partition(
-                    serializer,
-                    [target[:3] for target in self.targets],
-                    channel=partition,
-                    epoch=self.epoch,
-                    secret=data_secret(spec.secret, self.epoch),
-                    selector=sender.selector,
-                    config=spec.conf.exchange(),
-                    on_peer_loss="cancel",
-                )
-            except PeerLost as error:
-                if getattr(error, "greeted", False):
-                    raise  # the consumer answered, so the network is fine
-                text = not_reached(str(error), control.local_host, spec.conf)
-                # Report at once: there is no better cause to wait for, and all other participants wait
-                control.abort(f"{type(error).__name__}: {text}", ProducerFailed)
-                raise PeerLost(text) from error
-
-            vitals = Vitals() if spec.conf.monitor else None
-            ticker, links = Ticker(writer), Links()
-            lately = {"blocked": Lately(), "linked": Lately()}
-            if vitals is not None:
-                writer.watch_keys(spec.conf.monitor_key_values)
-
-            def figures() -> dict[str, Any]:
-                known = vitals.figures() if vitals is not None else {}
-                waited = {}
-                for name, grown in lately.items():
-                    took = writer.blocked_s(name == "linked")
-                    waited[name] = longest(took, wanted, grown.of(took))
-                known.update(hottest(writer))
-                known.update(links.figures(wanted))
-                if ticker.samples is not None:
-                    known["samples"] = ticker.samples
-                return {**writer.stats(), **writer.gauges(), **times(clock, writer.activity()), **waited, **known}
-
-            def look() -> str:
-                ticker.start()
-                links.look(writer, env.links())
-                return state_of(clock, writer.activity())
-
+            writer = self._connect(env, control, serializer, sender.selector, partition)
+            figures = WriterFigures(writer, env, clock, partitions)
             emit = writer.emit_batch if serializer.kind == "columnar" else writer.emit
             try:
-                with contextlib.ExitStack() as watched:
-                    if vitals is not None:
-                        watched.enter_context(ticker)
-                        watched.enter_context(Watch(control, figures, look, vitals))
+                with figures.watching(control, spec.conf):
                     emit(first)
                     del first
                     with task_input.reading():
@@ -190,12 +142,93 @@ class Producer:
             }
             return (
                 list(writer.totals()),
-                self._figures(ended(figures()), sender.digest(writer), cut=writer.cancelled),
+                self._figures(ended(figures.all()), sender.digest(writer), cut=writer.cancelled),
                 unreached,
             )
+
+    def _empty(self, control: Control) -> Callable[[list[int]], list[int]] | None:
+        """What asks the driver which input partitions nobody has seen rows of; None: inputs are not folded."""
+        fold, timeout = self.fold, self.spec.conf.stall_timeout
+        if fold is None:
+            return None
+
+        def ask(seen: list[int]) -> list[int]:
+            return list(control.ask(Seen(tuple(seen), fold.partitions, fold.tasks), timeout).partitions)
+
+        return ask
+
+    def _connect(
+        self, env: ShuffleEnvironment, control: Control, serializer: Any, selector: Any, partition: int
+    ) -> RecordWriter:
+        """The writer to all consumers; the driver is told if one of them cannot be reached."""
+        spec = self.spec
+        try:
+            return env.create_result_partition(
+                serializer,
+                [target[:3] for target in self.targets],
+                channel=partition,
+                epoch=self.epoch,
+                secret=data_secret(spec.secret, self.epoch),
+                selector=selector,
+                config=spec.conf.exchange(),
+                on_peer_loss="cancel",
+            )
+        except PeerLost as error:
+            if getattr(error, "greeted", False):
+                raise  # the consumer answered, so the network is fine
+            text = not_reached(str(error), control.local_host, spec.conf)
+            # Report at once: there is no better cause to wait for, and all other participants wait
+            control.abort(f"{type(error).__name__}: {text}", ProducerFailed)
+            raise PeerLost(text) from error
 
     @staticmethod
     def _figures(stats: dict[str, Any], read: tuple[int, int], cut: bool = False) -> dict[str, Any]:
         """Figures for the driver: ``rows`` and ``digest`` of the input read, ``cut`` if no consumer needed the rest."""
         rows, digest = read
         return {**stats, "records": rows, "rows": rows, "digest": digest, "cut": cut}
+
+
+class WriterFigures:
+    """What is told of a task that writes: its writer's figures, its waits for each consumer, and its process."""
+
+    def __init__(self, writer: RecordWriter, env: ShuffleEnvironment, clock: TaskClock, partitions: list[int]) -> None:
+        self._writer, self._env, self._clock, self._partitions = writer, env, clock, partitions
+        self._vitals: Vitals | None = None
+        self._ticker, self._links = Ticker(writer), Links()
+        self._lately = {"blocked": Lately(), "linked": Lately()}
+
+    @contextlib.contextmanager
+    def watching(self, control: Control, conf: ShuffleConf) -> Iterator[None]:
+        """Tell the driver now and then, if the monitor is on."""
+        if not conf.monitor:
+            yield
+            return
+        self._vitals = Vitals()
+        self._writer.watch_keys(conf.monitor_key_values)
+        with self._ticker, Watch(control, self.all, self._look, self._vitals):
+            yield
+
+    def all(self) -> dict[str, Any]:
+        """Every figure, as the driver takes them."""
+        writer = self._writer
+        process = self._vitals.figures() if self._vitals is not None else {}
+        waits = {}
+        for name, grown in self._lately.items():
+            took = writer.blocked_s(name == "linked")
+            waits[name] = longest(took, self._partitions, grown.of(took))
+        samples = {} if self._ticker.samples is None else {"samples": self._ticker.samples}
+        return {
+            **writer.stats(),
+            **writer.gauges(),
+            **times(self._clock, writer.activity()),
+            **waits,
+            **process,
+            **hottest(writer),
+            **self._links.figures(self._partitions),
+            **samples,
+        }
+
+    def _look(self) -> str:
+        self._ticker.start()
+        self._links.look(self._writer, self._env.links())
+        return state_of(self._clock, self._writer.activity())

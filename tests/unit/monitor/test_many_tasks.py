@@ -11,7 +11,7 @@ import monitored
 
 from fastbuf.monitor import Exchange, History, Recorder
 from fastbuf.monitor.prometheus import exposition
-from fastbuf.monitor.server import event
+from fastbuf.monitor.routes import event
 
 TASKS = 1_000
 LOOKS = 12

@@ -20,7 +20,7 @@ from fastbuf.errors import ConfigError
 from fastbuf.monitor import Server, serve
 from fastbuf.monitor.guard import Guard
 from fastbuf.monitor.recorder import Recorder
-from fastbuf.monitor.server import Streams, application, page_files
+from fastbuf.monitor.routes import Streams, application, page_files
 
 pytest.importorskip("uvicorn", reason="the page needs uvicorn: pip install 'fastbuf[monitor]'")
 IDS = {"job": "total-2", "vertex": "total-2-consumers"}
