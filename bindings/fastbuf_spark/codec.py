@@ -110,9 +110,9 @@ class BatchCodec:
         for batch in before(iter(source)) if empty is None else each_partition(source, before, empty):
             if not batch.num_rows:
                 continue
-            made = conform(batch, self.schema if self.shown is None else self.shown, whose)
-            made = within_precision(made, whose)
-            yield made if self.shown is None else made.rename_columns(self.schema.names)
+            result = conform(batch, self.schema if self.shown is None else self.shown, whose)
+            result = within_precision(result, whose)
+            yield result if self.shown is None else result.rename_columns(self.schema.names)
 
     def opened(self, polled: Any, most_rows: int | None = None) -> Iterable[pa.RecordBatch]:
         if self.whole:
@@ -278,11 +278,11 @@ class Reading:
             # If records cannot be merged without objects, or merging does not pay, the rest is treated the same way
             records = chain(sums.left, records)
             self._go_on(sums.rows, sums.proof)
-        made = records
+        entries = records
         if self._combine is not None:
             assert self._table is not None
-            made = chain.from_iterable(self._combine.lists(self._table, records, left))
-        yield from packed(self._groups.items(made))
+            entries = chain.from_iterable(self._combine.lists(self._table, records, left))
+        yield from packed(self._groups.items(entries))
 
     def _of_pickles(self, pickles: Iterator[bytes]) -> Generator[tuple[int, bytes | list[Any]], None, Iterator[Any]]:
         """The groups of pickled lists while these are plain; returns the remaining records."""

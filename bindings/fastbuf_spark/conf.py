@@ -200,8 +200,8 @@ class ShuffleConf:
                 f"memory_bytes is {self.memory_bytes}: {self.segments} segments of {self.segment_size} bytes are more "
                 f"than there can be ({MOST_SEGMENTS}); lower memory_bytes or raise segment_size"
             )
-        given = [bool(path) for path in (self.tls_certificate, self.tls_key, self.tls_authority)]
-        if any(given) and not all(given):
+        present = [bool(path) for path in (self.tls_certificate, self.tls_key, self.tls_authority)]
+        if any(present) and not all(present):
             raise ConfigError("tls_certificate, tls_key and tls_authority go together: give all three, or none")
         if self.spill_directory and not os.path.isabs(self.spill_directory):
             raise ConfigError(
@@ -269,17 +269,17 @@ class ShuffleConf:
         settings
             Spark's settings by name; names without the prefix are ignored.
         """
-        known = {_camel(field.name): field for field in fields(cls)}
-        given: dict[str, Any] = {}
+        by_name = {_camel(field.name): field for field in fields(cls)}
+        values: dict[str, Any] = {}
         for name, value in settings.items():
             if not name.startswith(PREFIX):
                 continue
-            field = known.get(name[len(PREFIX) :])
+            field = by_name.get(name[len(PREFIX) :])
             if field is None:
-                settings_are = ", ".join(PREFIX + k for k in sorted(known))
+                settings_are = ", ".join(PREFIX + k for k in sorted(by_name))
                 raise ConfigError(f"{name} is not a setting; the settings are: {settings_are}")
-            given[field.name] = _parse(name, str(field.type), value)
-        return cls(**given)
+            values[field.name] = _parse(name, str(field.type), value)
+        return cls(**values)
 
     @classmethod
     def from_session(cls, spark: SparkSession) -> ShuffleConf:
@@ -323,32 +323,32 @@ def _typed(name: str, kind: str, value: Any) -> Any:
     """A value converted to its field's type; texts are parsed like Spark's settings."""
     if isinstance(value, str):
         return _parse(name, kind, value)
-    given = f"{name} is {value!r:.100} ({type(value).__name__})"
+    what = f"{name} is {value!r:.100} ({type(value).__name__})"
     if kind == "bool":
         if isinstance(value, bool):
             return value
-        raise ConfigError(f"{given}: it must be True or False")
+        raise ConfigError(f"{what}: it must be True or False")
     if kind == "int":
         if not isinstance(value, bool) and hasattr(value, "__index__"):
             return value if isinstance(value, int) else operator.index(value)
-        raise ConfigError(f"{given}: it must be a whole number; bytes may be a text with a suffix ('64m')")
+        raise ConfigError(f"{what}: it must be a whole number; bytes may be a text with a suffix ('64m')")
     if kind == "float":
         seconds = math.nan
         if not isinstance(value, bool) and (hasattr(value, "__index__") or hasattr(value, "__float__")):
             seconds = float(value)
         if math.isfinite(seconds):
             return seconds
-        raise ConfigError(f"{given}: it must be a number of seconds, or a text with a unit ('100ms')")
-    raise ConfigError(f"{given}: it must be a text")
+        raise ConfigError(f"{what}: it must be a number of seconds, or a text with a unit ('100ms')")
+    raise ConfigError(f"{what}: it must be a text")
 
 
 def parse_seconds(name: str, text: str) -> float:
     """Parse an interval as people write it (``"10 seconds"``, ``"500 ms"``, ``"2h"``)."""
-    found = _INTERVAL.match(text)
-    unit = found[2].lower() if found else "none"
+    match = _INTERVAL.match(text)
+    unit = match[2].lower() if match else "none"
     for names, seconds in _INTERVALS.items():
-        if found and unit in names.split():
-            return float(found[1]) * seconds
+        if match and unit in names.split():
+            return float(match[1]) * seconds
     raise ConfigError(f"{name} is {text!r}: give seconds, or text with a unit, as in '10 seconds' or '500 ms'")
 
 
@@ -363,13 +363,13 @@ def _parse(name: str, kind: str, text: str) -> Any:
             return text.strip().lower() == "true"
         raise ConfigError(f"{name} is {text!r}: it must be true or false")
     if kind == "int":
-        found = _SIZE.match(text)
-        if found:
-            return int(found[1]) * _FACTOR[(found[2] or "")[:1].lower()]
+        match = _SIZE.match(text)
+        if match:
+            return int(match[1]) * _FACTOR[(match[2] or "")[:1].lower()]
         raise ConfigError(f"{name} is {text!r}: it must be a whole number; bytes may have a suffix (64m)")
     if kind == "float":
-        found = _SECONDS.match(text)
-        if found:
-            return float(found[1]) * _UNIT_S[(found[2] or "").lower()]
+        match = _SECONDS.match(text)
+        if match:
+            return float(match[1]) * _UNIT_S[(match[2] or "").lower()]
         raise ConfigError(f"{name} is {text!r}: it must be a number of seconds, or have a unit (100ms)")
     return text.strip()

@@ -25,9 +25,9 @@ class ArgumentTypeError(PySparkTypeError, ConfigError):
     """An argument is of another type."""
 
     @classmethod
-    def of(cls, message: str, name: str, wanted: str, given: object) -> ArgumentTypeError:
+    def of(cls, message: str, name: str, wanted: str, value: object) -> ArgumentTypeError:
         """The error for an argument of this name, with Spark's condition for such ones."""
-        parameters = {"arg_name": name, "expected_type": wanted, "arg_type": type(given).__name__}
+        parameters = {"arg_name": name, "expected_type": wanted, "arg_type": type(value).__name__}
         return cls(message, "NOT_EXPECTED_TYPE", parameters)
 
 

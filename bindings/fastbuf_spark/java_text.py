@@ -32,4 +32,4 @@ def java_json(value: Any) -> str:
 
         return java_float(np.float64(value))
     text = json.dumps(value, ensure_ascii=False)
-    return _CONTROL.sub(lambda found: found[0][:-1] + found[0][-1].upper(), text) if isinstance(value, str) else text
+    return _CONTROL.sub(lambda match: match[0][:-1] + match[0][-1].upper(), text) if isinstance(value, str) else text

@@ -35,7 +35,7 @@ class KeySamples:
     def __init__(self, key: Callable[[Any], Any], values: bool, partitions: int) -> None:
         self._key, self._values = key, values
         self._counts: dict[int, float] = {}  # records, by hash; another thread copies them
-        self._found: dict[int, tuple[int, str]] = {}  # the partition and the text of each
+        self._texts: dict[int, tuple[int, str]] = {}  # the partition and the text of each
         self._records = 0.0
         # Groups often come one of each partition in turn.  Without a random skip the sample due after a wait would
         # always be of the partition that follows the slow one
@@ -52,25 +52,25 @@ class KeySamples:
             self._skip -= 1
             return
         self._due, self._skip = now + EVERY_S, random.randrange(self._spread)
-        found = records()
-        if not found:
+        group = records()
+        if not group:
             return
-        some = min(RECORDS, len(found))
+        some = min(RECORDS, len(group))
         try:
-            for record in random.choices(found, k=some):  # each stands for as many as its group has
-                self._count(partition, self._key(record), len(found) / some)
+            for record in random.choices(group, k=some):  # each stands for as many as its group has
+                self._count(partition, self._key(record), len(group) / some)
         except Exception as error:  # e.g. an object whose repr fails: a figure must not end the job
             log.debug("the keys of some records are not known: %s", error)
         if len(self._counts) > MOST_KEPT:
             self._counts = dict(self._most(MOST_KEPT // 4))
-            self._found = {number: self._found[number] for number in self._counts}
+            self._texts = {number: self._texts[number] for number in self._counts}
 
     def _count(self, partition: int, key: Any, records: float) -> None:
         from pyspark.rdd import portable_hash
 
         number = portable_hash(key) % HASHES
         if number not in self._counts:
-            self._found[number] = partition, key_text((key,)) if self._values else ""
+            self._texts[number] = partition, key_text((key,)) if self._values else ""
         self._counts[number] = self._counts.get(number, 0.0) + records
         self._records += records
 
@@ -81,8 +81,10 @@ class KeySamples:
         """By hash, the most frequent first: a key's share of the records, and its partition."""
         records = max(1.0, self._records)
         shares = {number: count / records for number, count in self._most(MOST_TOLD)}
-        return {number: (min(1.0, share), self._found[number][0]) for number, share in shares.items() if share >= LEAST}
+        return {
+            number: (min(1.0, share), self._texts[number][0]) for number, share in shares.items() if share >= LEAST
+        }
 
     def texts(self) -> dict[int, str]:
         """By hash: the keys as text; empty unless that was asked for."""
-        return {number: self._found[number][1] for number in self.shares()} if self._values else {}
+        return {number: self._texts[number][1] for number in self.shares()} if self._values else {}

@@ -45,35 +45,35 @@ class Message:
 
     def encode(self) -> bytes:
         """The message as a frame; a field that has its default is left out."""
-        told = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}  # type: ignore[arg-type]
+        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}  # type: ignore[arg-type]
         return json_frames.pack(
-            {"op": self.op} | {name: value for name, (value, usual) in told.items() if value != usual}
+            {"op": self.op} | {name: value for name, (value, usual) in values.items() if value != usual}
         )
 
     @classmethod
-    def decode(cls, said: Any) -> Self:
-        """The message that ``said``, an object of JSON, is; fields that it does not have are passed over.
+    def decode(cls, data: Any) -> Self:
+        """The message in `data`, an object of JSON; unknown fields are ignored.
 
         Raises
         ------
         ProtocolError
             It is no message of this end, or a field is missing or of another type.
         """
-        op = said.get("op") if isinstance(said, dict) else None
+        op = data.get("op") if isinstance(data, dict) else None
         kind: Any = cls.kinds.get(op) if isinstance(op, str) else None
         if kind is None:
             raise ProtocolError(f"{cls.speaker} said {op!r}: it is one of {', '.join(cls.kinds)}")
         values = {}
         for name, (read, needed) in _readers(kind).items():
             try:
-                if name in said:
-                    values[name] = read(said[name])
+                if name in data:
+                    values[name] = read(data[name])
                 elif needed:
                     raise ValueError("it is missing")
             except (ValueError, OverflowError) as error:
                 raise ProtocolError(f"{cls.speaker} said {op!r} with a wrong {name!r}: {error}") from None
-        made: Self = kind(**values)
-        return made
+        message: Self = kind(**values)
+        return message
 
 
 M = TypeVar("M", bound=Message)
@@ -94,8 +94,8 @@ class Unpacker(json_frames.Unpacker, Generic[M]):
         ProtocolError
             A frame that is too long, or that is no message.
         """
-        said = super().next()
-        return None if said is None else self._end.decode(said)
+        data = super().next()
+        return None if data is None else self._end.decode(data)
 
 
 @cache

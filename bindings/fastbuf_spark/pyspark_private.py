@@ -166,16 +166,16 @@ def stage_tasks(sc: Any, stage: int) -> tuple[int, int, int] | None:
     info = _scala(sc).statusTracker().getStageInfo(stage)
     if not info.isDefined() or info.get().numTasks() <= 0:
         return None
-    told = info.get()
-    return int(told.numTasks()), int(told.numActiveTasks()), int(told.numCompletedTasks())
+    counts = info.get()
+    return int(counts.numTasks()), int(counts.numActiveTasks()), int(counts.numCompletedTasks())
 
 
 @unless(None)
 def tasks_of_first_attempt(sc: Any, stage: int) -> int | None:
     """Number of tasks of a stage; later attempts of it count only those that were left."""
     info = _scala(sc).statusTracker().getStageInfo(stage)
-    known = info.isDefined() and info.get().currentAttemptId() == 0
-    return int(info.get().numTasks()) if known else None
+    is_first = info.isDefined() and info.get().currentAttemptId() == 0
+    return int(info.get().numTasks()) if is_first else None
 
 
 @unless(None)
@@ -243,9 +243,9 @@ def is_active(sc: Any, executor: str) -> bool:
 
 def _tasks(sc: Any, stage: int, attempt: int, most: int, *statuses: str) -> list[Any]:
     """Tasks of a stage's attempt that have one of these statuses.  ``AppStatusStore.taskList``."""
-    wanted, known = sc._jvm.java.util.ArrayList(), sc._jvm.org.apache.spark.status.api.v1.TaskStatus
+    wanted, status_of = sc._jvm.java.util.ArrayList(), sc._jvm.org.apache.spark.status.api.v1.TaskStatus
     for status in statuses:
-        wanted.add(getattr(known, status))
+        wanted.add(getattr(status_of, status))
     nothing = sc._jvm.scala.Option.empty()
     return list(_each(_scala(sc).statusStore().taskList(stage, attempt, 0, most, nothing, True, wanted)))
 
@@ -281,8 +281,8 @@ def is_garbage(reference: Any) -> bool | None:
 @unless(False)
 def is_indeterminate(sc: Any, stage: int) -> bool:
     """Whether Spark itself knows that a stage's rows may differ each time, and so runs it again as a whole."""
-    known = _scala(sc).dagScheduler().stageIdToStage().get(stage)
-    return known.isDefined() and str(known.get().rdd().outputDeterministicLevel()) == "INDETERMINATE"
+    entry = _scala(sc).dagScheduler().stageIdToStage().get(stage)
+    return entry.isDefined() and str(entry.get().rdd().outputDeterministicLevel()) == "INDETERMINATE"
 
 
 def is_cached(sc: Any, rdd: Any) -> bool:
@@ -348,8 +348,8 @@ def with_nothing(rows: DataFrame) -> DataFrame | None:
 
     spark: Any = rows.sparkSession
     nothing = spark.sparkContext._jsc.emptyRDD().rdd()
-    made = spark._jsparkSession.internalCreateDataFrame(nothing, rows._jdf.schema(), False)
-    return DataFrame(rows._jdf.union(made), spark)
+    empty = spark._jsparkSession.internalCreateDataFrame(nothing, rows._jdf.schema(), False)
+    return DataFrame(rows._jdf.union(empty), spark)
 
 
 def sort_order(column: Any, session: Any, connect: bool) -> tuple[Any, bool, bool] | None:
@@ -401,14 +401,14 @@ def as_pickles(rdd: RDD[Any]) -> RDD[Any] | None:
     return RDD(rdd._jrdd, rdd.context, NoOpSerializer())
 
 
-def with_function(rdd: RDD[Any], kept: Callable[[Any], Any]) -> RDD[Any]:
-    """The RDD with what ``kept`` makes of its function, if that is pickled with a later one.  ``PipelinedRDD``."""
+def with_function(rdd: RDD[Any], wrap: Callable[[Any], Any]) -> RDD[Any]:
+    """The RDD whose function is what ``wrap`` makes of it, if that is pickled with a later one.  ``PipelinedRDD``."""
     from pyspark.core.rdd import RDD, PipelinedRDD
 
     if not isinstance(rdd, PipelinedRDD) or not rdd._is_pipelinable():
         return rdd
     source: Any = RDD(rdd._prev_jrdd, rdd.context, rdd._prev_jrdd_deserializer)
-    return PipelinedRDD(source, kept(rdd.func), rdd.preservesPartitioning, rdd.is_barrier)
+    return PipelinedRDD(source, wrap(rdd.func), rdd.preservesPartitioning, rdd.is_barrier)
 
 
 def numbers_of(sc: Any, num_partitions: int, place: Callable[[Any], int]) -> RDD[int]:
@@ -419,7 +419,7 @@ def numbers_of(sc: Any, num_partitions: int, place: Callable[[Any], int]) -> RDD
     pairs = sc._jvm.java.util.ArrayList()
     for partition in range(num_partitions):
         pairs.add(sc._jvm.scala.Tuple2(partition, bytearray(serializer.serializer.dumps([partition]))))
-    return _placed(sc, sc._jsc.parallelizePairs(pairs, 1), num_partitions, place, serializer)
+    return _values_by_partition(sc, sc._jsc.parallelizePairs(pairs, 1), num_partitions, place, serializer)
 
 
 def keyed(task: Callable[[Any], Iterable[tuple[int, bytes]]]) -> Callable[[Any], Iterable[bytes]]:
@@ -444,10 +444,12 @@ def moved(rdds: list[RDD[bytes]], num_partitions: int, place: Callable[[Any], in
     sc = every[0].context
     blocks = functools.reduce(lambda left, right: left.union(right), (rdd._jrdd for rdd in every))
     pairs = sc._jvm.PairwiseRDD(blocks.rdd()).asJavaPairRDD()
-    return _placed(sc, pairs, num_partitions, place, NoOpSerializer())
+    return _values_by_partition(sc, pairs, num_partitions, place, NoOpSerializer())
 
 
-def _placed(sc: Any, pairs: Any, num_partitions: int, place: Callable[[Any], int], serializer: Any) -> RDD[Any]:
+def _values_by_partition(
+    sc: Any, pairs: Any, num_partitions: int, place: Callable[[Any], int], serializer: Any
+) -> RDD[Any]:
     """The values of a JVM RDD of (partition, value) pairs, each in its partition.
 
     As in PySpark's ``partitionBy``, the JVM identifies a partitioner by the address of its Python function.  So a join
@@ -493,8 +495,8 @@ def name_in_logs(context: Callable[[], dict[str, str]]) -> None:
         from pyspark.logger.worker_io import JSONFormatterWithMarker
     except ImportError:
         return
-    kept = [handler.formatter for handler in logging.getLogger().handlers]
-    for formatter in (*kept, getattr(sys.stdout, "_formatter", None), getattr(sys.stderr, "_formatter", None)):
+    formatters = [handler.formatter for handler in logging.getLogger().handlers]
+    for formatter in (*formatters, getattr(sys.stdout, "_formatter", None), getattr(sys.stderr, "_formatter", None)):
         if isinstance(formatter, JSONFormatterWithMarker):
             formatter._context_provider = context
 
@@ -528,9 +530,9 @@ def to_arrow_schema(schema: StructType, zone: str, large: bool) -> pa.Schema:
     """Spark's Arrow schema; before 4.3 its times are in UTC, whatever the zone.  ``pyspark.sql.pandas.types``."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    known = inspect.signature(to_arrow_schema).parameters
-    options: dict[str, Any] = {"prefers_large_types": True} if large and "prefers_large_types" in known else {}
-    if "timezone" in known:
+    parameters = inspect.signature(to_arrow_schema).parameters
+    options: dict[str, Any] = {"prefers_large_types": True} if large and "prefers_large_types" in parameters else {}
+    if "timezone" in parameters:
         options["timezone"] = zone
     return to_arrow_schema(schema, **options)
 
@@ -548,8 +550,8 @@ def streams_groups(func: Callable[..., Any], pandas: bool) -> bool:
     from pyspark.util import PythonEvalType
 
     if pandas:
-        found = typehints.infer_group_pandas_eval_type_from_func(func)
-        return found == PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF
+        eval_type = typehints.infer_group_pandas_eval_type_from_func(func)
+        return eval_type == PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF
     return typehints.infer_group_arrow_eval_type_from_func(func) == PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF
 
 
@@ -558,9 +560,9 @@ def no_converters() -> str:
     try:
         from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
 
-        known = inspect.signature(PandasToArrowConversion.convert).parameters
+        parameters = inspect.signature(PandasToArrowConversion.convert).parameters
         if "prefer_int_ext_dtype" in inspect.signature(ArrowBatchTransformer.to_pandas).parameters:
-            return "" if "arrow_cast" in known else "this Spark converts results from pandas in another way"
+            return "" if "arrow_cast" in parameters else "this Spark converts results from pandas in another way"
     except (ImportError, AttributeError):
         pass
     return "this Spark lacks the converters to pandas that fastbuf uses (those of Spark 4.3)"

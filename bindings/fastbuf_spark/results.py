@@ -69,12 +69,12 @@ class Checked:
 
         return self._whole(each(self.func, self.func(batches), pa.RecordBatch, self._several, ANY_ITERABLE))
 
-    def _whole(self, made: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        known = None
-        for batch in made:
+    def _whole(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        last_good = None
+        for batch in batches:
             if batch.num_rows and self.columns:
-                if batch.schema != known:
-                    known = None if self._odd(batch) else batch.schema
+                if batch.schema != last_good:
+                    last_good = None if self._odd(batch) else batch.schema
                 without_nulls(batch, self._filled, about(self.func))
             names = batch.schema.names
             if self.columns and len(set(names)) < len(names):  # Spark's reader of batches fails at them
@@ -84,19 +84,19 @@ class Checked:
     def _odd(self, batch: pa.RecordBatch) -> bool:
         """Whether a type differs in a column of nulls, of which Spark reads no value; an error if there are values."""
         if batch.num_columns < len(self.columns):
-            given = batch.schema.names
-            words = f"{about(self.func)} gave columns {given}; its schema has {self.columns}"
-            counts = {"expected": str(len(self.columns)), "actual": str(len(given))}
+            names = batch.schema.names
+            words = f"{about(self.func)} gave columns {names}; its schema has {self.columns}"
+            counts = {"expected": str(len(self.columns)), "actual": str(len(names))}
             raise ResultError(words, "RESULT_COLUMN_SCHEMA_MISMATCH", counts)
         odd = False
         for name, kind, column in zip(self.columns, self._kinds, batch.columns, strict=False):
-            found = str(column.type)
-            if kind in _TAKEN and found in _PLAIN and found not in _TAKEN[kind]:
+            actual = str(column.type)
+            if kind in _TAKEN and actual in _PLAIN and actual not in _TAKEN[kind]:
                 odd = True
                 if column.null_count < len(column):
                     words = (
-                        f"{about(self.func)} gave column {name!r} as {found}; its schema has {kind}. Columns are taken "
-                        f"by position: it gave {batch.schema.names}, and the schema has {self.columns}"
+                        f"{about(self.func)} gave column {name!r} as {actual}; its schema has {kind}. Columns are "
+                        f"taken by position: it gave {batch.schema.names}, and the schema has {self.columns}"
                     )
                     raise ResultError(words, "RESULT_COLUMN_TYPES_MISMATCH", {"mismatch": name})
         return odd
@@ -118,7 +118,7 @@ def iterables(spark: Any) -> Any:
 
 
 def each(
-    func: Callable[..., Any], made: Any, kind: type | tuple[type, ...], several: Any = Iterable, setting: str = ""
+    func: Callable[..., Any], result: Any, kind: type | tuple[type, ...], several: Any = Iterable, setting: str = ""
 ) -> Iterator[Any]:
     """What ``func`` gave, one after the other; ``setting``: that of Spark's by which ``several`` is an Iterator.
 
@@ -128,14 +128,14 @@ def each(
         It is not a ``several``, or has something else than a ``kind``.
     """
     # An object may also be iterated over by its ``__getitem__``
-    if not (isinstance(made, several) or (several is Iterable and hasattr(type(made), "__getitem__"))):
+    if not (isinstance(result, several) or (several is Iterable and hasattr(type(result), "__getitem__"))):
         strict = f": an Iterator, as {setting} is false" if setting and several is Iterator else ""
-        raise SchemaMismatch(f"{wrong(func, _named(made), kind, 'an iterator of ')}{strict}")
+        raise SchemaMismatch(f"{wrong(func, _named(result), kind, 'an iterator of ')}{strict}")
     with _LineOfStopIteration():  # and not ``except``, which would be the line that Spark shows of this function
-        for item in made:
+        for item in result:
             if not isinstance(item, kind):
-                listed = isinstance(made, Iterator | list | tuple)
-                gave = f"an iterator with {_named(item)}" if listed else _named(made)
+                listed = isinstance(result, Iterator | list | tuple)
+                gave = f"an iterator with {_named(item)}" if listed else _named(result)
                 raise wrong(func, gave, kind, "an iterator of ")
             yield item
 
@@ -154,11 +154,11 @@ class _LineOfStopIteration:
             error.__traceback__ = joined([*walk(frames), *walk(error.__cause__.__traceback__)])
 
 
-def one(func: Callable[..., Any], made: Any, kind: type) -> Any:
+def one(func: Callable[..., Any], result: Any, kind: type) -> Any:
     """What ``func`` gave; SchemaMismatch unless it is of ``kind``."""
-    if not isinstance(made, kind):
-        raise hints_lack(func, kind) if inspect.isgenerator(made) else wrong(func, _named(made), kind)
-    return made
+    if not isinstance(result, kind):
+        raise hints_lack(func, kind) if inspect.isgenerator(result) else wrong(func, _named(result), kind)
+    return result
 
 
 def hints_lack(func: Callable[..., Any], kind: type) -> SchemaMismatch:

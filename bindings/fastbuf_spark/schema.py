@@ -81,23 +81,23 @@ def arrow_schema(schema: StructType, zone: str, large: bool = False) -> pa.Schem
 def _arrow_schema(schema: StructType, zone: str, large: bool) -> pa.Schema:
     import pyarrow as pa
 
-    made = pyspark_private.to_arrow_schema(schema, zone, large)
-    return pa.schema([_with_javas_text(_in_zone(field, zone)) for field in made])
+    arrow = pyspark_private.to_arrow_schema(schema, zone, large)
+    return pa.schema([_with_javas_text(_in_zone(field, zone)) for field in arrow])
 
 
 def _with_javas_text(field: pa.Field) -> pa.Field:
     """A field whose metadata, and that of fields in it, has the bytes that the JVM gives it."""
     import pyarrow as pa
 
-    kind, told = field.type, dict(field.metadata or {})
+    kind, metadata = field.type, dict(field.metadata or {})
     if pa.types.is_struct(kind):
         field = field.with_type(pa.struct([_with_javas_text(kind.field(i)) for i in range(kind.num_fields)]))
     elif pa.types.is_list(kind):
         field = field.with_type(pa.list_(_with_javas_text(kind.value_field)))
     elif pa.types.is_map(kind):
         field = field.with_type(pa.map_(_with_javas_text(kind.key_field), _with_javas_text(kind.item_field)))
-    if METADATA in told:
-        field = field.with_metadata({**told, METADATA: java_json(json.loads(told[METADATA])).encode()})
+    if METADATA in metadata:
+        field = field.with_metadata({**metadata, METADATA: java_json(json.loads(metadata[METADATA])).encode()})
     return field
 
 
@@ -115,9 +115,9 @@ def not_carried(schema: StructType, arrow: pa.Schema) -> str:
 
     if not len(schema):
         raise SchemaError("the input of the shuffle has no columns: select at least one")
-    for field, made in zip(schema, arrow, strict=True):
+    for field, arrow_field in zip(schema, arrow, strict=True):
         try:
-            ColumnarSerializer(Schema.from_arrow(pa.schema([made])))
+            ColumnarSerializer(Schema.from_arrow(pa.schema([arrow_field])))
         except SchemaError as error:
             return f"field {field.name!r} has Spark's type {field.dataType.simpleString()}: {error}"
     return ""
@@ -181,17 +181,17 @@ def struct_type_of(schema: Schema) -> StructType:
     from pyspark.errors import PySparkTypeError
     from pyspark.sql.types import StructType
 
-    made = StructType()
+    struct = StructType()
     for field, arrow in zip(schema, schema.to_arrow(), strict=True):
         if _has_wide_decimal(field):
             raise SchemaError(f"field {field.name!r} has the type {field.type}: Spark's decimals end at 38 digits")
         try:
-            made.add(field.name, pyspark_private.from_arrow_type(arrow.type), arrow.nullable)
+            struct.add(field.name, pyspark_private.from_arrow_type(arrow.type), arrow.nullable)
         except PySparkTypeError as error:
             raise SchemaError(
                 f"field {field.name!r} has the type {field.type}, which Spark does not have: {error}"
             ) from error
-    return made
+    return struct
 
 
 def _has_wide_decimal(field: Field) -> bool:
@@ -368,7 +368,7 @@ def _decimals(values: pa.Array) -> Iterator[pa.Array]:
             yield from _decimals(part)
 
 
-def alters(given: pa.DataType, wanted: pa.DataType, by_name: bool = False) -> bool:
+def alters(actual: pa.DataType, wanted: pa.DataType, by_name: bool = False) -> bool:
     """Whether what Arrow calls a safe cast may give other values, at any depth; Spark refuses such types.
 
     Parameters
@@ -378,22 +378,22 @@ def alters(given: pa.DataType, wanted: pa.DataType, by_name: bool = False) -> bo
     """
     from pyarrow import types
 
-    if types.is_dictionary(given):
-        given = given.value_type
-    pairs = list(zip(_fields(given), _fields(wanted), strict=False))
-    if by_name and types.is_struct(given) and types.is_struct(wanted):
-        mine = {field.name: field for field in _fields(given)}
+    if types.is_dictionary(actual):
+        actual = actual.value_type
+    pairs = list(zip(_fields(actual), _fields(wanted), strict=False))
+    if by_name and types.is_struct(actual) and types.is_struct(wanted):
+        mine = {field.name: field for field in _fields(actual)}
         pairs = [(mine[field.name], field) for field in _fields(wanted) if field.name in mine]
     if any(alters(one.type, other.type, by_name) for one, other in pairs):
         return True
     return (
-        (types.is_timestamp(wanted) and (types.is_integer(given) or (wanted.tz is not None and types.is_date(given))))
-        or (types.is_date(wanted) and types.is_timestamp(given))
-        or (types.is_timestamp(given) and (types.is_string(wanted) or types.is_large_string(wanted)))
-        or (types.is_boolean(wanted) and not (types.is_boolean(given) or types.is_null(given)))
-        or (types.is_float32(wanted) and types.is_float64(given))
-        or (types.is_decimal(wanted) and types.is_floating(given))
-        or (types.is_floating(wanted) and types.is_decimal(given))
+        (types.is_timestamp(wanted) and (types.is_integer(actual) or (wanted.tz is not None and types.is_date(actual))))
+        or (types.is_date(wanted) and types.is_timestamp(actual))
+        or (types.is_timestamp(actual) and (types.is_string(wanted) or types.is_large_string(wanted)))
+        or (types.is_boolean(wanted) and not (types.is_boolean(actual) or types.is_null(actual)))
+        or (types.is_float32(wanted) and types.is_float64(actual))
+        or (types.is_decimal(wanted) and types.is_floating(actual))
+        or (types.is_floating(wanted) and types.is_decimal(actual))
     )
 
 
@@ -402,9 +402,10 @@ def _fields(kind: pa.DataType) -> list[pa.Field]:
     return [kind.field(i) for i in range(kind.num_fields)]
 
 
-def _named(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
-    """The given type with the wanted names of fields, at any depth: a cast would look fields up by name, and make nulls
-    of those that it does not find.
+def _named(actual: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+    """The actual type with the wanted names of fields, at any depth.
+
+    A cast looks fields up by name, and makes nulls of those that it does not find.
 
     Raises
     ------
@@ -416,18 +417,18 @@ def _named(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
     def named(mine: pa.Field, other: pa.Field) -> pa.Field:
         return mine.with_name(other.name).with_type(_named(mine.type, other.type))
 
-    if pa.types.is_struct(given) and pa.types.is_struct(wanted):
-        if given.num_fields != wanted.num_fields:
-            raise pa.ArrowInvalid(f"{given.num_fields} fields instead of {wanted.num_fields}")
-        return pa.struct(list(map(named, given, wanted)))
-    if pa.types.is_map(given) and pa.types.is_map(wanted):
-        return pa.map_(named(given.key_field, wanted.key_field), named(given.item_field, wanted.item_field))
-    if pa.types.is_fixed_size_list(given) and hasattr(wanted, "value_field"):
-        return pa.list_(named(given.value_field, wanted.value_field), given.list_size)
+    if pa.types.is_struct(actual) and pa.types.is_struct(wanted):
+        if actual.num_fields != wanted.num_fields:
+            raise pa.ArrowInvalid(f"{actual.num_fields} fields instead of {wanted.num_fields}")
+        return pa.struct(list(map(named, actual, wanted)))
+    if pa.types.is_map(actual) and pa.types.is_map(wanted):
+        return pa.map_(named(actual.key_field, wanted.key_field), named(actual.item_field, wanted.item_field))
+    if pa.types.is_fixed_size_list(actual) and hasattr(wanted, "value_field"):
+        return pa.list_(named(actual.value_field, wanted.value_field), actual.list_size)
     for is_list, list_of in ((pa.types.is_list, pa.list_), (pa.types.is_large_list, pa.large_list)):
-        if is_list(given) and hasattr(wanted, "value_field"):
-            return list_of(named(given.value_field, wanted.value_field))
-    return given
+        if is_list(actual) and hasattr(wanted, "value_field"):
+            return list_of(named(actual.value_field, wanted.value_field))
+    return actual
 
 
 def _without_views(values: pa.Array) -> pa.Array:

@@ -81,9 +81,9 @@ class AsItIs:
         path = folder / f"fastbuf-{sha256(self._pickled).hexdigest()}"
         with contextlib.suppress(OSError):  # the disk is full: in memory then
             if not path.exists():
-                made = path.with_suffix(f".{secrets.token_hex(4)}")
-                made.write_bytes(self._pickled)
-                made.rename(path)
+                draft = path.with_suffix(f".{secrets.token_hex(4)}")
+                draft.write_bytes(self._pickled)
+                draft.rename(path)
             self._pickled, self._file = b"", path
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -118,11 +118,11 @@ def _by_value() -> Callable[[str, int], None]:
             raise ImportError(
                 f"the driver has fastbuf {version}, this worker ({where}) cannot import it: {error}; {what}"
             ) from None
-        found = (fastbuf.__version__, wire.VERSION)
-        if found != (version, control):
+        versions = (fastbuf.__version__, wire.VERSION)
+        if versions != (version, control):
             raise ImportError(
-                f"the driver has fastbuf {version} (control version {control}), this worker ({where}) has {found[0]} "
-                f"(control version {found[1]}) in {wire.__file__}: {what}"
+                f"the driver has fastbuf {version} (control version {control}), this worker ({where}) has "
+                f"{versions[0]} (control version {versions[1]}) in {wire.__file__}: {what}"
             )
         from fastbuf_spark.worker import garbage
 

@@ -52,17 +52,17 @@ class ExchangeSpec:
 
 def plain(stats: Mapping[str, Any]) -> dict[str, Any]:
     """The figures that can be sent as JSON."""
-    made: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, value in stats.items():
         if isinstance(value, float):
-            made[name] = value if math.isfinite(value) else 0.0
+            figures[name] = value if math.isfinite(value) else 0.0
         elif isinstance(value, str):
-            made[name] = value
+            figures[name] = value
         elif hasattr(value, "__index__"):
-            made[name] = int(value)
+            figures[name] = int(value)
         elif isinstance(value, Mapping):  # channels by transport
-            made[name] = plain(value)
-    return made
+            figures[name] = plain(value)
+    return figures
 
 
 def not_reached(words: str, here: str, conf: ShuffleConf) -> str:

@@ -73,7 +73,7 @@ def fold(error: BaseException | None) -> None:
 
 def folded(frames: TracebackType | None) -> TracebackType | None:
     """The frames; of consecutive ones of fastbuf's, and of what it calls of PySpark's on the way, the last one."""
-    kept: list[TracebackType] = []
+    shown: list[TracebackType] = []
     run: list[TracebackType] = []  # the last frame of fastbuf's, and those of PySpark's behind it
     for frame in walk(frames):
         path = frame.tb_frame.f_code.co_filename
@@ -82,9 +82,9 @@ def folded(frames: TracebackType | None) -> TracebackType | None:
         elif run and path.startswith(_SPARK):
             run.append(frame)
         else:
-            kept += [*run[:1], frame]
+            shown += [*run[:1], frame]
             run = []
-    return joined([*kept, *run])
+    return joined([*shown, *run])
 
 
 def walk(frames: TracebackType | None) -> Iterator[TracebackType]:
@@ -96,7 +96,7 @@ def walk(frames: TracebackType | None) -> Iterator[TracebackType]:
 
 def joined(frames: Iterable[TracebackType]) -> TracebackType | None:
     """A traceback of these frames."""
-    made = None
+    traceback = None
     for frame in reversed(list(frames)):
-        made = TracebackType(made, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return made
+        traceback = TracebackType(traceback, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return traceback

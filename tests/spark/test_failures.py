@@ -214,7 +214,7 @@ def test_a_task_finds_the_stream_that_it_is_fed_by(spark: Any) -> None:
     def found(_: Any) -> Iterator[bool]:
         from fastbuf_spark.worker.task_input import TaskInput
 
-        yield TaskInput.of_task().found
+        yield TaskInput.of_task().has_stream
 
     def as_batch(source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"found": pa.array(list(found(source)))})

@@ -87,9 +87,9 @@ class Plan:
             if call == "sum":
                 table = table.set_column(at, names[at], wide(table.column(at)))
         # A task must not start threads; without them keys come in the order of their first row
-        made = table.group_by(keys, use_threads=False).aggregate(list(zip(values, calls, strict=True)))
-        made = made.select([*keys, *(f"{value}_{call}" for value, call in zip(values, calls, strict=True))])
-        return pa.table([narrow(column) for column in made.columns], names=names)
+        groups = table.group_by(keys, use_threads=False).aggregate(list(zip(values, calls, strict=True)))
+        groups = groups.select([*keys, *(f"{value}_{call}" for value, call in zip(values, calls, strict=True))])
+        return pa.table([narrow(column) for column in groups.columns], names=names)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class FirstStage:
     def __call__(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        held: list[pa.Table] = []
+        partials: list[pa.Table] = []
         rows = used = 0
         for batch in source if self.before is None else self.before(source):
             if not batch.num_rows:
@@ -112,19 +112,19 @@ class FirstStage:
             if self.columns is not None:
                 chosen = [batch.column(i) for i in self.columns]
                 batch = pa.RecordBatch.from_arrays(chosen, [f"c{i}" for i in range(len(chosen))])
-            held.append(self.plan.first(batch))
-            rows += held[-1].num_rows
-            used += held[-1].nbytes
+            partials.append(self.plan.first(batch))
+            rows += partials[-1].num_rows
+            used += partials[-1].nbytes
             if rows < KEPT_ROWS and 2 * used < self.limits.memory_bytes:
                 continue
-            held = [self.plan.again(pa.concat_tables(held))]
-            rows, used = held[0].num_rows, held[0].nbytes
+            partials = [self.plan.again(pa.concat_tables(partials))]
+            rows, used = partials[0].num_rows, partials[0].nbytes
             if 2 * rows > KEPT_ROWS or 4 * used > self.limits.memory_bytes:
                 # Few keys come again: keeping the rows longer would cost more than it saves
-                yield from held.pop().to_batches(max_chunksize=self.limits.batch_rows)
+                yield from partials.pop().to_batches(max_chunksize=self.limits.batch_rows)
                 rows = used = 0
-        if held:
-            yield from self.plan.again(pa.concat_tables(held)).to_batches(max_chunksize=self.limits.batch_rows)
+        if partials:
+            yield from self.plan.again(pa.concat_tables(partials)).to_batches(max_chunksize=self.limits.batch_rows)
 
 
 class LastStage:
@@ -153,5 +153,5 @@ class LastStage:
     def _out(self, table: pa.Table) -> list[pa.RecordBatch]:
         if not table.num_rows:
             return []
-        made = self.plan.final(table, self.schema).combine_chunks()
-        return list(made.to_batches(max_chunksize=self.limits.batch_rows))
+        result = self.plan.final(table, self.schema).combine_chunks()
+        return list(result.to_batches(max_chunksize=self.limits.batch_rows))

@@ -24,7 +24,7 @@ from fastbuf_spark.worker.fetching import Fetcher
 from fastbuf_spark.worker.file_server import Finder
 from fastbuf_spark.worker.held import Description, HeldFile, Row, batches_of, root_of, run_of_task
 from fastbuf_spark.worker.serving import serving
-from fastbuf_spark.worker.task_input import Given, task_context
+from fastbuf_spark.worker.task_input import InputGuard, task_context
 from fastbuf_spark.worker.watch import reported
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _held_file(spec: ExchangeSpec) -> HeldFile:
 
 def _written(
     spec: ExchangeSpec,
-    held: HeldFile,
+    file: HeldFile,
     steps: Iterable[None],
     records: Callable[[], int],
     digest: Callable[[], bytes],
@@ -170,8 +170,8 @@ def _written(
 
     At its end the driver knows which file server has the file, if readers have to ask for it.
     """
-    told: dict[str, Any] = {}
-    figures = lambda: {"records": records(), **held.figures(), **told}  # noqa: E731
+    at_end: dict[str, Any] = {}
+    figures = lambda: {"records": records(), **file.figures(), **at_end}  # noqa: E731
     server = Finder(spec) if spec.held is not None and spec.held.service else None
     try:
         with reported(spec, "producer", figures, needed=server is not None) as tell:
@@ -181,16 +181,16 @@ def _written(
                     server.start()
                 tell()
 
-            held.on_open = opened
+            file.on_open = opened
             for _ in steps:
-                yield held.ready()
-            placed = digest()
-            told["digest"] = placed.hex()
-            yield held.close(placed)
-            if server is not None and held.has_file:
-                held.server = server.found()
+                yield file.ready()
+            placing = digest()
+            at_end["digest"] = placing.hex()
+            yield file.close(placing)
+            if server is not None and file.has_file:
+                file.server = server.number()
     except BaseException:  # a task that is killed in the middle too
-        held.abandon()
+        file.abandon()
         raise
 
 
@@ -212,9 +212,9 @@ class MapSide:
     def __call__(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         codec, conf = self.spec.codec, self.spec.conf
         assert isinstance(codec, BatchCodec)
-        held = _held_file(self.spec)
-        turn = held.number % self.spec.partitions
-        staging = Staging(codec, self.spec.partitions, held, conf.memory_bytes, conf.max_record_bytes, turn)
+        file = _held_file(self.spec)
+        turn = file.number % self.spec.partitions
+        staging = Staging(codec, self.spec.partitions, file, conf.memory_bytes, conf.max_record_bytes, turn)
 
         def steps() -> Iterator[None]:
             for batch in codec.items(source):
@@ -222,7 +222,7 @@ class MapSide:
                 yield
             staging.close()
 
-        for rows in _written(self.spec, held, steps(), lambda: staging.records, staging.digest):
+        for rows in _written(self.spec, file, steps(), lambda: staging.records, staging.digest):
             yield from batches_of(rows)
 
 
@@ -237,9 +237,9 @@ class ReduceSide:
         """See :class:`fastbuf_spark.worker.chains.Head`."""
         with _read(self.spec) as (counts, fetcher):
             for blocks in _partitions(self.spec, source, fetcher):
-                given = Given()
-                yield from self.func(given.items(self._decoded(blocks, counts, fetcher)))
-                given.check()
+                guard = InputGuard()
+                yield from self.func(guard.items(self._decoded(blocks, counts, fetcher)))
+                guard.check()
 
     chained = batches
 
@@ -297,16 +297,16 @@ class RecordMapSide:
         codec, conf, partitions = self.spec.codec, self.spec.conf, self.spec.partitions
         assert isinstance(codec, RecordCodec)
         serializer = codec.serializer(True)
-        held = _held_file(self.spec)
+        file = _held_file(self.spec)
         reading = codec.reading(group_bytes=max(LEAST_BLOCK_BYTES, min(GROUP_BYTES, conf.memory_bytes // partitions)))
         totals = np.zeros(partitions, np.int64)
 
         def write(item: tuple[int, Any]) -> None:
             totals[item[0]] += codec.count(item)
-            held.write(item[0], serializer.dumps((item[1],)))
+            file.write(item[0], serializer.dumps((item[1],)))
 
         steps, digest = map(write, reading.items(source)), lambda: placing_digest(totals, reading.proof)
-        return chain.from_iterable(_written(self.spec, held, steps, lambda: reading.rows, digest))
+        return chain.from_iterable(_written(self.spec, file, steps, lambda: reading.rows, digest))
 
 
 @dataclass(frozen=True)

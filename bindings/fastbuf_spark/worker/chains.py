@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbuf_spark.results import Checked, about
 from fastbuf_spark.schema import conform, within_precision
-from fastbuf_spark.worker.task_input import Given
+from fastbuf_spark.worker.task_input import InputGuard
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,12 +34,12 @@ class Link:
     several: Any = Iterable
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        given, whose = Given(), about(self.func)
-        for batch in Checked(self.func, several=self.several)(given.items(batches)):
+        guard, whose = InputGuard(), about(self.func)
+        for batch in Checked(self.func, several=self.several)(guard.items(batches)):
             # A batch without rows may also lack columns, as in Spark
             if batch.num_rows:
                 yield within_precision(conform(batch, self.schema, whose), whose)
-        given.check()
+        guard.check()
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from fastbuf_spark.worker.chains import Chain
 from fastbuf_spark.worker.control import REASON_WAIT_S, Control, StageFailed, words
 from fastbuf_spark.worker.held import EXECUTION
 from fastbuf_spark.worker.memory import environment
-from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput, task_context
+from fastbuf_spark.worker.task_input import InputGuard, InputLost, TaskInput, task_context
 from fastbuf_spark.worker.watch import Outlet, TaskClock, Watch, state_of, times
 
 if TYPE_CHECKING:
@@ -81,18 +81,18 @@ class Consumer:
         from pyspark import TaskContext
 
         task_input, context = TaskInput.of_task(), TaskContext.get()
-        made = self._all(task_input, source)
+        items = self._all(task_input, source)
         # The producer of the next exchange, in the same process, reads these records of an RDD
         inside = context is not None and context.getLocalProperty(EPOCH)
-        return task_input.wanted(self._inside(made) if inside else made)
+        return task_input.wanted(self._inside(items) if inside else items)
 
-    def _inside(self, made: Iterator[Any]) -> Iterator[Any]:
+    def _inside(self, items: Iterator[Any]) -> Iterator[Any]:
         """For a producer of the next exchange: wraps errors that are not of that exchange.
 
         For an error of its own exchange the producer would ask its driver for the cause, and wait for the answer.
         """
         try:
-            yield from made
+            yield from items
         except ExchangeAborted as error:
             raise StageFailed(cause_of(str(error), self.spec.name)) from error
         except (ExchangeError, StallTimeout) as error:
@@ -111,14 +111,14 @@ class Consumer:
         join = Join(context.stageId(), partition, context.taskAttemptId(), scope, parent, of_action(context))
         with spec.connect() as control:
             with listening(spec, control, task_input, join) as (_, gate, _):
-                received, given, clock, outlet = Received(), Given(), TaskClock(), Outlet(task_input)
+                received, guard, clock, outlet = Received(), InputGuard(), TaskClock(), Outlet(task_input)
 
                 vitals = Vitals() if conf.monitor else None
 
                 def figures() -> dict[str, Any]:
-                    known = vitals.figures() if vitals is not None else {}
+                    vital_figures = vitals.figures() if vitals is not None else {}
                     figures = {**gate.stats(), **gate.gauges(), **times(clock, gate.activity())}
-                    return {**figures, "records": received.records, **outlet.figures(), **known}
+                    return {**figures, "records": received.records, **outlet.figures(), **vital_figures}
 
                 def look() -> str:
                     outlet.look()
@@ -126,13 +126,13 @@ class Consumer:
 
                 try:
                     with Watch(control, figures, look, vitals) if vitals is not None else contextlib.nullcontext():
-                        made = self.func(given.items(self._received(control, task_input, gate, received, clock)))
-                        yield from clock.giving(made) if gate.serializer.kind == "columnar" else made
-                    given.check()
+                        output = self.func(guard.items(self._received(control, task_input, gate, received, clock)))
+                        yield from clock.giving(output) if gate.serializer.kind == "columnar" else output
+                    guard.check()
                 except InputLost:
                     raise  # treat it like a task whose rows nobody reads: the driver sees this connection close
                 except Exception as error:
-                    broken = given.error is not None  # else it is the function's own, whatever its type
+                    broken = guard.error is not None  # else it is the function's own, whatever its type
                     better = explained(control, error, broken, ConsumerFailed) or error
                     if better is not error:
                         raise better from None if isinstance(error, ExchangeAborted) else error
@@ -202,8 +202,8 @@ def listening(
 
 def of_action(context: Any) -> dict[str, str]:
     """What the thread of the action had set for its jobs: job group, tags, pool, and properties of the user's own."""
-    found = properties_of(context)
-    return {name: value for name, value in found.items() if name in OF_JOBS or not name.startswith(INTERNAL)}
+    properties = properties_of(context)
+    return {name: value for name, value in properties.items() if name in OF_JOBS or not name.startswith(INTERNAL)}
 
 
 def explained(

@@ -50,12 +50,12 @@ def statistics(footer: Any, schema: pa.Schema) -> dict[str, Any]:
         name = footer.schema.column(at).path
         if schema.get_field_index(name) < 0:  # a field of a nested column
             continue
-        told = [group.column(at).statistics for group in groups]
-        if not all(each is not None and each.has_null_count for each in told):
+        chunks = [group.column(at).statistics for group in groups]
+        if not all(each is not None and each.has_null_count for each in chunks):
             continue
-        nulls[name] = sum(each.null_count for each in told)
+        nulls[name] = sum(each.null_count for each in chunks)
         # A row group of nulls alone has no bounds, and any other without them has values that are not compared
-        ranged = [each for each, group in zip(told, groups, strict=True) if each.null_count < group.num_rows]
+        ranged = [each for each, group in zip(chunks, groups, strict=True) if each.null_count < group.num_rows]
         if len(least) >= MOST_COLUMNS or not ranged or not all(each.has_min_max for each in ranged):
             continue
         bounds = _bounds(ranged, schema.field(name).type)
@@ -64,18 +64,18 @@ def statistics(footer: Any, schema: pa.Schema) -> dict[str, Any]:
     return {"numRecords": footer.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
 
 
-def _bounds(told: list[Any], kind: pa.DataType) -> tuple[Any, Any] | None:
+def _bounds(chunks: list[Any], kind: pa.DataType) -> tuple[Any, Any] | None:
     """The least and greatest value as JSON has them; None: this type, or these values, have none there."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(kind):
-        low, high = min(each.min_raw for each in told) // 1000, -(-max(each.max_raw for each in told) // 1000)
+        low, high = min(each.min_raw for each in chunks) // 1000, -(-max(each.max_raw for each in chunks) // 1000)
         try:
             return _time(low, kind), _time(high, kind)
         except OverflowError:  # a year that few readers know
             return None
     try:
-        low, high = min(each.min for each in told), max(each.max for each in told)
+        low, high = min(each.min for each in chunks), max(each.max for each in chunks)
     except (OverflowError, ValueError):
         return None
     if pa.types.is_integer(kind):

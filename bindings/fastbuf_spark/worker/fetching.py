@@ -77,7 +77,7 @@ class Fetcher:
     """
 
     def __init__(self, spec: ExchangeSpec, turn: int) -> None:
-        self._spec, self._held, self._turn = spec, spec.held, turn
+        self._spec, self._storage, self._turn = spec, spec.held, turn
         self._asked: set[int] = set()  # runs of which this task has asked once more
         self._connections: OrderedDict[Server, _Connection] = OrderedDict()  # at rest
         self._open: set[_Connection] = set()
@@ -143,48 +143,48 @@ class Fetcher:
 
     @property
     def _served(self) -> bool:
-        return self._held is not None and bool(self._held.service)
+        return self._storage is not None and bool(self._storage.service)
 
     def _here(self, file: Description) -> str:
         """The path of a file if this host may have it, else nothing."""
-        assert self._held is not None
+        assert self._storage is not None
         if not self._served:
-            roots = self._held.roots()
+            roots = self._storage.roots()
         else:
-            known = None if self._held.apart else self._place(file)
-            if known is None:
+            place = None if self._storage.apart else self._place(file)
+            if place is None:
                 return ""
-            roots = known[1]
+            roots = place[1]
         return file_of(root_of(roots, self._spec.exchange, file.number), file.run, file.number, file.digest)
 
     def _server(self, file: Description) -> Server:
-        known = self._place(file) or self._place(file, anew=True)
-        if known is None:
+        place = self._place(file) or self._place(file, anew=True)
+        if place is None:
             raise _lost(file, "no file server", "has them, as far as the driver knows")
-        return known[0]
+        return place[0]
 
     def _place(self, file: Description, anew: bool = False) -> tuple[Server, list[str]] | None:
         """The server of a file, and its directories."""
-        files = self._placed(file.run, anew)
+        files = self._files(file.run, anew)
         where = files.at[file.number] if file.number < len(files.at) else -1
         if where < 0:
             return None
         host, port, roots = files.servers[where]
         return (host, port), list(roots)
 
-    def _placed(self, run: int, anew: bool = False) -> Files:
+    def _files(self, run: int, anew: bool = False) -> Files:
         """Where a run's files are: asked of the driver now and then by a process, and by a task that misses one."""
         key, now = (self._spec.exchange, run), time.monotonic()
-        since, known = _places.get(key, (now - KEPT_S, None))
-        if known is None or now - since >= KEPT_S or (anew and run not in self._asked):
+        since, files = _places.get(key, (now - KEPT_S, None))
+        if files is None or now - since >= KEPT_S or (anew and run not in self._asked):
             if anew:
                 self._asked.add(run)
             with self._spec.connect() as control:
-                known = control.ask(Where(run), self._spec.conf.stall_timeout)
-            _places[key] = now, known
+                files = control.ask(Where(run), self._spec.conf.stall_timeout)
+            _places[key] = now, files
             while len(_places) > KEPT_RUNS:
                 _places.popitem(last=False)
-        return known
+        return files
 
     def _fetched(self, server: Server, files: list[_Wanted], away: list[_Wanted]) -> Iterator[memoryview]:
         """Blocks of files that a server has; what it turns out not to have goes to ``away``, if another one has it."""
@@ -231,8 +231,8 @@ class Fetcher:
 
     def _elsewhere(self, server: Server, wanted: _Wanted, why: str) -> None:
         """Raises HeldRowsLost unless the driver knows another server of a file by now."""
-        known = self._place(wanted.file, anew=True)
-        if known is None or known[0] == server:
+        place = self._place(wanted.file, anew=True)
+        if place is None or place[0] == server:
             raise _lost(wanted.file, _name(server), why)
 
     def _keep(self, server: Server, connection: _Connection) -> None:
@@ -250,8 +250,8 @@ class _Connection:
     """To a file server, which has proved the secret as this end has."""
 
     def __init__(self, server: Server, spec: ExchangeSpec) -> None:
-        conf, held = spec.conf, spec.held
-        assert held is not None
+        conf, storage = spec.conf, spec.held
+        assert storage is not None
         sock: socket.socket = connect(*server, conf.connect_timeout)
         with contextlib.ExitStack() as failing:
             failing.callback(lambda: sock.close())
@@ -267,9 +267,9 @@ class _Connection:
             greeting = receive(sock, unpacker, Greeting)
             if greeting.version != VERSION:
                 raise ProtocolError(f"{_name(server)} is of another version of fastbuf: install one version everywhere")
-            nonces = greeting.nonce, (nonce := secrets.token_hex(16)), held.service
-            sock.sendall(Proof(nonce, proof(held.secret, "reader", *nonces)).encode())
-            if not same(receive(sock, unpacker, Welcome).proof, proof(held.secret, "server", *nonces)):
+            nonces = greeting.nonce, (nonce := secrets.token_hex(16)), storage.service
+            sock.sendall(Proof(nonce, proof(storage.secret, "reader", *nonces)).encode())
+            if not same(receive(sock, unpacker, Welcome).proof, proof(storage.secret, "server", *nonces)):
                 raise AuthenticationError(f"{_name(server)} does not know the application's secret")
             failing.pop_all()
         self._sock, self._is_plain = sock, tls is None

@@ -126,7 +126,7 @@ class Finder:
 
     def __init__(self, spec: ExchangeSpec) -> None:
         assert spec.held is not None
-        self._spec, self._held = spec, spec.held
+        self._spec, self._storage = spec, spec.held
         self._path = os.path.join(executor_directories()[0], FOLDER, f"server-{spec.held.service}")
 
     def start(self) -> None:
@@ -141,7 +141,7 @@ class Finder:
         finally:
             os.close(lock)  # the server has it now
 
-    def found(self) -> str:
+    def number(self) -> str:
         """The number of the server, once it listens.
 
         Raises
@@ -151,11 +151,11 @@ class Finder:
         """
         deadline, starts, why = time.monotonic() + START_S, 0, "it did not listen in time"
         while time.monotonic() < deadline:
-            lives, said = self._look()
-            if lives and said.endswith("\n"):
-                return str(json.loads(said)["id"])
+            lives, text = self._look()
+            if lives and text.endswith("\n"):
+                return str(json.loads(text)["id"])
             if not lives:
-                why = said.strip() or "it ended at once"
+                why = text.strip() or "it ended at once"
                 if starts == STARTS:
                     break
                 starts += 1
@@ -185,11 +185,11 @@ class Finder:
             "path": [os.path.abspath(each) for each in sys.path],
             "lock": lock,
             "executor": executor_process(),
-            "roots": [os.path.abspath(root) for root in self._held.roots()],
+            "roots": [os.path.abspath(root) for root in self._storage.roots()],
             "folder": os.path.dirname(os.path.abspath(self._path)),
             "address": self._spec.address,
-            "service": self._held.service,
-            "secret": self._held.secret.hex(),
+            "service": self._storage.service,
+            "secret": self._storage.secret.hex(),
             "timeout": conf.connect_timeout,
             "ports": (conf.port_min, conf.port_max),
             "tls": asdict(tls) if tls else None,
@@ -367,18 +367,18 @@ class FileServer:
             from fastbuf.transports.tls import ForkSafeSocket
 
             reader.sock.setblocking(False)
-            made = self._tls.wrap_socket(reader.sock, server_side=True, do_handshake_on_connect=False)
-            assert isinstance(made, ForkSafeSocket)
-            reader.sock, made.patience = made, PROOF_S
-            made.do_handshake()
+            tls_sock = self._tls.wrap_socket(reader.sock, server_side=True, do_handshake_on_connect=False)
+            assert isinstance(tls_sock, ForkSafeSocket)
+            reader.sock, tls_sock.patience = tls_sock, PROOF_S
+            tls_sock.do_handshake()
         nonce, unpacker = secrets.token_hex(16), Unpacker(FromReader)
         send_all(reader.sock, Greeting(VERSION, nonce).encode())
-        said = receive(reader.sock, unpacker, Proof)
+        answer = receive(reader.sock, unpacker, Proof)
         reader.heard = True
-        if not same(said.proof, proof(self._secret, "reader", nonce, said.nonce, self._service)):
+        if not same(answer.proof, proof(self._secret, "reader", nonce, answer.nonce, self._service)):
             raise ProtocolError("a reader could not prove the secret")
         self._admit(reader)
-        send_all(reader.sock, Welcome(proof(self._secret, "server", nonce, said.nonce, self._service)).encode())
+        send_all(reader.sock, Welcome(proof(self._secret, "server", nonce, answer.nonce, self._service)).encode())
         if self._tls is None:
             reader.sock.settimeout(None)
         else:

@@ -11,7 +11,7 @@ import sys
 
 from fastbuf_spark.pyspark_private import in_worker
 
-_known = 0  # how many modules there were when they were left out
+_modules = 0  # how many modules there were when they were left out
 
 
 def leave_out_modules() -> None:
@@ -19,7 +19,7 @@ def leave_out_modules() -> None:
 
     To be called before the function of a task is unpickled: what earlier tasks left has been collected then.
     """
-    global _known
-    if in_worker() and len(sys.modules) > _known:
-        _known = len(sys.modules)
+    global _modules
+    if in_worker() and len(sys.modules) > _modules:
+        _modules = len(sys.modules)
         gc.freeze()

@@ -243,8 +243,8 @@ class Groups:
         import pyarrow as pa
 
         pairs = zip(self.last_key, self._key(0), strict=True)
-        found, _ = codes(map(pa.concat_arrays, pairs), 2)
-        return bool(found[0] == found[1])
+        pair, _ = codes(map(pa.concat_arrays, pairs), 2)
+        return bool(pair[0] == pair[1])
 
 
 class Verb(Protocol):

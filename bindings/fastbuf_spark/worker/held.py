@@ -97,13 +97,13 @@ class HeldRows:
 
         Where executors have servers, each has directories of its own, which its server removes with it.
         """
-        given = _split(self.directories)
+        paths = _split(self.directories)
         if not self.service:
-            return [os.path.join(each, FOLDER) for each in given]
+            return [os.path.join(each, FOLDER) for each in paths]
         own = executor_directories()
-        if not given:
+        if not paths:
             return [os.path.join(each, FOLDER) for each in own]
-        return [os.path.join(each, FOLDER, os.path.basename(own[0])) for each in given]
+        return [os.path.join(each, FOLDER, os.path.basename(own[0])) for each in paths]
 
 
 def executor_directories() -> list[str]:
@@ -176,12 +176,12 @@ class HeldFile:
 
     def figures(self) -> dict[str, Any]:
         """What the driver is told: bytes; of files the action's number, and where this one is, if there are rows."""
-        told: dict[str, Any] = {"bytes": self.nbytes, **({"run": self._run} if self._root else {})}
+        figures: dict[str, Any] = {"bytes": self.nbytes, **({"run": self._run} if self._root else {})}
         if self._path:
-            told["folder"] = os.path.dirname(self._path)
+            figures["folder"] = os.path.dirname(self._path)
         if self.server:
-            told["server"] = self.server
-        return told
+            figures["server"] = self.server
+        return figures
 
     @property
     def has_file(self) -> bool:

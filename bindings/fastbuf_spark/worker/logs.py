@@ -25,12 +25,12 @@ def context() -> dict[str, str]:
         frame = frame.f_back
     if frame is None:
         return {}
-    found = {"func_name": frame.f_code.co_name}
+    names = {"func_name": frame.f_code.co_name}
     if "self" in frame.f_locals:
-        found["class_name"] = type(frame.f_locals["self"]).__name__
+        names["class_name"] = type(frame.f_locals["self"]).__name__
     elif "cls" in frame.f_locals:
-        found["class_name"] = frame.f_locals["cls"].__name__
-    return found
+        names["class_name"] = frame.f_locals["cls"].__name__
+    return names
 
 
 def _is_ours(frame: FrameType) -> bool:

@@ -77,45 +77,45 @@ def _combined(
     """One code for each row of the codes of several columns."""
     import numpy as np
 
-    made, bound = np.zeros(rows, np.int64), 1
+    row_codes, bound = np.zeros(rows, np.int64), 1
     for place, (more, count) in enumerate(columns):
         if place in descending:
             more = count - 1 - more
         if bound == 1:
-            made, bound = more.astype(np.int64, copy=False), count
+            row_codes, bound = more.astype(np.int64, copy=False), count
             continue
         if bound * count >= MOST:
-            made, bound = _dense(made)
+            row_codes, bound = _dense(row_codes)
         if bound * count >= MOST:
             more, count = _dense(more)
-        made *= count  # in place: a new array costs more than what is computed
-        made += more
+        row_codes *= count  # in place: a new array costs more than what is computed
+        row_codes += more
         bound *= count
-    return made, bound
+    return row_codes, bound
 
 
-def sorting(found: np.ndarray, bound: int) -> np.ndarray | None:
+def sorting(row_codes: np.ndarray, bound: int) -> np.ndarray | None:
     """Row numbers in the order of their codes, equal codes in input order; None: the rows are in order already."""
     import numpy as np
 
-    if bound == 1 or _ascending(found):
+    if bound == 1 or _ascending(row_codes):
         return None
     # NumPy uses radix sort for 16 bits, several times as fast as comparing longer numbers
-    order: np.ndarray = np.argsort(found.astype(np.uint16), kind="stable")
+    order: np.ndarray = np.argsort(row_codes.astype(np.uint16), kind="stable")
     for shift in range(16, (bound - 1).bit_length(), 16):
-        digit = (found[order] >> shift).astype(np.uint16)
+        digit = (row_codes[order] >> shift).astype(np.uint16)
         order = order[np.argsort(digit, kind="stable")]
     return order
 
 
-def placing(found: np.ndarray, bound: int) -> np.ndarray | None:
+def placing(row_codes: np.ndarray, bound: int) -> np.ndarray | None:
     """The new place of each row in the order of :func:`sorting`; None: the rows are in order already."""
     from fastbuf.serializers.reorder import counted_places, places_of
 
-    if not _is_counted(bound, len(found)):
-        order = sorting(found, bound)
+    if not _is_counted(bound, len(row_codes)):
+        order = sorting(row_codes, bound)
         return None if order is None else places_of(order)
-    return None if _ascending(found) else counted_places(found, bound)
+    return None if _ascending(row_codes) else counted_places(row_codes, bound)
 
 
 def _is_counted(bound: int, rows: int) -> bool:
@@ -123,15 +123,15 @@ def _is_counted(bound: int, rows: int) -> bool:
     return bound <= 2 * rows
 
 
-def _ascending(found: np.ndarray) -> bool:
-    return bool((found[1:] >= found[:-1]).all())
+def _ascending(row_codes: np.ndarray) -> bool:
+    return bool((row_codes[1:] >= row_codes[:-1]).all())
 
 
-def starts(found: np.ndarray) -> list[int]:
+def starts(row_codes: np.ndarray) -> list[int]:
     """Start of each run of equal codes."""
     import numpy as np
 
-    return [0, *(np.flatnonzero(found[1:] != found[:-1]) + 1).tolist()] if len(found) else []
+    return [0, *(np.flatnonzero(row_codes[1:] != row_codes[:-1]) + 1).tolist()] if len(row_codes) else []
 
 
 def group_starts(columns: list[pa.Array], rows: int) -> list[int]:
@@ -171,12 +171,12 @@ def _of_parts(parts: list[pa.Array]) -> tuple[np.ndarray, int]:
         ranges = [(int(values.min()), int(values.max())) for values in map(_numbers, parts) if len(values)]
         low, high = min((a for a, _ in ranges), default=0), max((b for _, b in ranges), default=0)
         if high - low < NARROW:
-            made: np.ndarray = np.empty(sum(map(len, parts)), _code_type(kind.bit_width))
+            row_codes: np.ndarray = np.empty(sum(map(len, parts)), _code_type(kind.bit_width))
             at = 0
             for values in map(_numbers, parts):
-                np.subtract(values, low, out=made[at : at + len(values)], dtype=made.dtype)
+                np.subtract(values, low, out=row_codes[at : at + len(values)], dtype=row_codes.dtype)
                 at += len(values)
-            return made, high - low + 1
+            return row_codes, high - low + 1
     return _codes(pa.chunked_array(parts).combine_chunks())
 
 
@@ -230,12 +230,12 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
-def _nulls_first(column: pa.Array, made: np.ndarray, bound: int) -> tuple[np.ndarray, int]:
+def _nulls_first(column: pa.Array, row_codes: np.ndarray, bound: int) -> tuple[np.ndarray, int]:
     if column.null_count:
-        made += 1
-        made *= column.is_valid().to_numpy(zero_copy_only=False)
+        row_codes += 1
+        row_codes *= column.is_valid().to_numpy(zero_copy_only=False)
         bound += 1
-    return made, bound
+    return row_codes, bound
 
 
 def _numbers(column: pa.Array) -> np.ndarray:
@@ -276,9 +276,9 @@ def _of_numbers(values: np.ndarray) -> tuple[np.ndarray, int]:
         return np.zeros(0, np.int64), 1
     low, high = int(values.min()), int(values.max())
     if high - low < NARROW:
-        made: np.ndarray = values.astype(_code_type(8 * values.dtype.itemsize))
-        made -= low
-        return made, high - low + 1
+        row_codes: np.ndarray = values.astype(_code_type(8 * values.dtype.itemsize))
+        row_codes -= low
+        return row_codes, high - low + 1
     return _dense(values)
 
 
@@ -294,9 +294,9 @@ def _dense(values: np.ndarray) -> tuple[np.ndarray, int]:
     ranks = ranks.view(np.int64) if ranks.itemsize == 8 else np.empty(len(values), np.int64)
     ranks[0] = 0
     np.cumsum(differs, out=ranks[1:])
-    made: np.ndarray = np.empty(len(values), np.int64)
-    made[order] = ranks
-    return made, int(ranks[-1]) + 1
+    row_codes: np.ndarray = np.empty(len(values), np.int64)
+    row_codes[order] = ranks
+    return row_codes, int(ranks[-1]) + 1
 
 
 def _of_dictionary(column: pa.Array) -> tuple[np.ndarray, int]:
@@ -304,12 +304,12 @@ def _of_dictionary(column: pa.Array) -> tuple[np.ndarray, int]:
     import pyarrow.compute as pc
 
     encoded = column.dictionary_encode()
-    known = len(encoded.dictionary)
-    if not known:
+    count = len(encoded.dictionary)
+    if not count:
         return np.zeros(len(column), np.int64), 1
-    rank = np.empty(known, np.int64)
-    rank[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(known)
-    return rank[encoded.indices.fill_null(0).to_numpy()], known
+    rank = np.empty(count, np.int64)
+    rank[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(count)
+    return rank[encoded.indices.fill_null(0).to_numpy()], count
 
 
 def _of_lists(column: pa.Array) -> tuple[np.ndarray, int]:

@@ -122,8 +122,8 @@ class MergeStage:
     directory: str
 
     def __call__(self, groups: Iterable[Group]) -> Iterator[Pairs]:
-        for made in self.merged(groups, 0):
-            yield made if self.finish is None else self.finish(made)
+        for pairs in self.merged(groups, 0):
+            yield pairs if self.finish is None else self.finish(pairs)
 
     @property
     def limit(self) -> int:
@@ -201,15 +201,15 @@ class Spill:
     def take(self, table: PairTable) -> None:
         """Write the entries of a table, and empty it; at the deepest level short keys remain in it."""
         entries = table.table
-        kept = self.write(([entries.popitem()] for _ in iter(entries.__len__, 0)), table)
+        rest = self.write(([entries.popitem()] for _ in iter(entries.__len__, 0)), table)
         table.clear()
-        table.table.update(kept)
+        table.table.update(rest)
 
     def write(self, lists: Iterable[list[tuple[Any, Any]]], table: PairTable) -> list[tuple[Any, Any]]:
         """Write keys with their values; returns those that must stay in memory.  ``table`` estimates sizes."""
         stage = self._stage
-        kept: list[tuple[Any, Any]] = []
-        held: list[list[tuple[Any, Any]]] = [[] for _ in range(FAN_OUT)]
+        rest: list[tuple[Any, Any]] = []
+        parts: list[list[tuple[Any, Any]]] = [[] for _ in range(FAN_OUT)]
         sizes = [0] * FAN_OUT
         for key, value in chain.from_iterable(lists):
             if stage.merge is not None:
@@ -221,30 +221,30 @@ class Spill:
                     self._put_long(key, groups, table)
                     continue
                 if self._level >= DEEPEST:
-                    kept.append((key, value))
+                    rest.append((key, value))
                     continue
                 sided = ((side, v) for side, values in enumerate(groups) for v in values) if stage.sides else value
                 pairs = zip(repeat(key), sided)
             part = self._part(key)
             for pair in pairs:
-                held[part].append(pair)
+                parts[part].append(pair)
                 sizes[part] += PAIR_BYTES + table.bytes_of(pair[1])
                 if sizes[part] >= self._piece_bytes:
-                    self._places[part].append(self._pieces.write(held[part]))
-                    held[part].clear()
+                    self._places[part].append(self._pieces.write(parts[part]))
+                    parts[part].clear()
                     sizes[part] = 0
-        for part, some in enumerate(held):
+        for part, some in enumerate(parts):
             if some:
                 self._places[part].append(self._pieces.write(some))
-        return kept
+        return rest
 
     def parts(self, table: PairTable) -> Iterator[Pairs]:
         """All keys with their values, at the end; ``table``: entries that are not written yet."""
         self.take(table)
         yield table.groups()  # those that stayed in memory
         for places in self._places:
-            for made in self._stage.merged(map(self._pieces.group, places), self._level + 1):
-                yield self._with_long(made) if self._long else made
+            for pairs in self._stage.merged(map(self._pieces.group, places), self._level + 1):
+                yield self._with_long(pairs) if self._long else pairs
             places.clear()
         yield ((key, self._values(stored, None)) for key, stored in self._long.items())
 
@@ -263,9 +263,9 @@ class Spill:
             if isinstance(values, list):
                 values.clear()
 
-    def _with_long(self, made: Pairs) -> Pairs:
+    def _with_long(self, pairs: Pairs) -> Pairs:
         """The same, with the stored values of keys that became long later."""
-        for key, values in made:
+        for key, values in pairs:
             stored = self._long.pop(key, None)
             yield key, values if stored is None else self._values(stored, values)
 
@@ -292,16 +292,16 @@ class Pieces:
         self._file = NamelessFile(directory)
         self._serializer = fb.PickledSerializer(cloudpickle=CLOUDPICKLE)
 
-    def write(self, found: list[Any]) -> tuple[int, int]:
+    def write(self, values: list[Any]) -> tuple[int, int]:
         """Append a list; returns its place."""
         from fastbuf.serializers.plain_lists import pack_plain
 
-        return self._file.append(self._serializer.encode(pack_plain(found) or found))
+        return self._file.append(self._serializer.encode(pack_plain(values) or values))
 
     def group(self, place: tuple[int, int]) -> Group:
         """The list at a place, still packed if it was written packed."""
-        found: Group = self._serializer.decode(self._file.read(*place))
-        return found
+        values: Group = self._serializer.decode(self._file.read(*place))
+        return values
 
     def read(self, place: tuple[int, int]) -> list[Any]:
         """The list at a place."""

@@ -77,23 +77,23 @@ class Calls:
             return self._streamed(group)
         if self._sides is None:
             frame, key = self._frames.whole(group, self._with_key)
-            given = [frame]
+            arguments = [frame]
             del frame
         else:
             pairs = zip((self._frames, self._right), self._sides.of(group), strict=True)
-            given = [frames.whole(side, False)[0] for frames, side in pairs]
+            arguments = [frames.whole(side, False)[0] for frames, side in pairs]
             key = self._frames.key(group) if self._with_key else ()
-        made = self._func(key, *given) if self._with_key else self._func(*given)
-        del given
-        return self._results.add(made)
+        result = self._func(key, *arguments) if self._with_key else self._func(*arguments)
+        del arguments
+        return self._results.add(result)
 
     def _streamed(self, group: Group) -> Iterator[pa.Table]:
         import pandas as pd
 
         key = self._frames.key(group) if self._with_key else ()
         parts = (self._frames.converted(part) for part in group.batches())
-        made = self._func(key, parts) if self._with_key else self._func(parts)
-        for frame in each(self._results.func, made, pd.DataFrame):
+        result = self._func(key, parts) if self._with_key else self._func(parts)
+        for frame in each(self._results.func, result, pd.DataFrame):
             yield from self._results.add(frame)
 
     def rest(self) -> Iterable[pa.Table]:
@@ -194,7 +194,7 @@ class Results:
         self.func = func
         self._rules = rules
         self._whole = whole
-        self._held: list[Any] = []
+        self._frames: list[Any] = []
         self._rows = 0
         self._shared: dict[int, int] = {}
         self._columns: Any = None
@@ -206,8 +206,10 @@ class Results:
         from pyspark.errors import PySparkException
 
         rules = self._rules
-        known = isinstance(frame, pd.DataFrame) and self._columns is not None and frame.columns.equals(self._columns)
-        if not known:
+        same_columns = (
+            isinstance(frame, pd.DataFrame) and self._columns is not None and frame.columns.equals(self._columns)
+        )
+        if not same_columns:
             try:
                 pyspark_private.verify_pandas_result(
                     frame, rules.result, rules.by_name or not self._whole, truncated=not self._whole
@@ -226,15 +228,15 @@ class Results:
         if _can_change(frame, types):
             return [*self.rest(), self._converted(frame)]
         done: Iterable[pa.Table] = ()
-        if self._held and not (known and types == self._types):
+        if self._frames and not (same_columns and types == self._types):
             done = self.rest()
-        if not self._held:
+        if not self._frames:
             self._columns, self._types = frame.columns, types
-        self._held.append(frame.copy())  # the function may go on writing to it
+        self._frames.append(frame.copy())  # the function may go on writing to it
         self._rows += rows
         self._shared.update(_shared(frame))
         if (
-            len(self._held) >= SMALL_RESULTS
+            len(self._frames) >= SMALL_RESULTS
             or self._rows >= SMALL_ROWS * 4
             or sum(self._shared.values()) >= SHARED_BYTES
         ):
@@ -245,13 +247,13 @@ class Results:
         """The tables of the frames that were kept."""
         import pandas as pd
 
-        held, self._held, self._rows, self._shared = self._held, [], 0, {}
-        if len(held) > 1:
+        frames, self._frames, self._rows, self._shared = self._frames, [], 0, {}
+        if len(frames) > 1:
             try:
-                return [self._converted(pd.concat(held, ignore_index=True), cast=False)]
+                return [self._converted(pd.concat(frames, ignore_index=True), cast=False)]
             except Exception:  # convert them one by one, to find the frame and to get Spark's error
                 pass
-        return [self._converted(frame) for frame in held]
+        return [self._converted(frame) for frame in frames]
 
     def _converted(self, frame: Any, cast: bool = True) -> pa.Table:
         import pyarrow as pa
@@ -317,11 +319,11 @@ def _in_one_piece(frame: Any) -> Any:
     """
     import numpy as np
 
-    made = frame
+    result = frame
     for i in range(len(frame.columns)):
         values = frame.iloc[:, i].array
         column = getattr(values, "_pa_array", None)
         if column is not None and column.num_chunks > 1:
-            made = frame.copy(deep=False) if made is frame else made
-            made.isetitem(i, values.take(np.arange(len(values))))
-    return made
+            result = frame.copy(deep=False) if result is frame else result
+            result.isetitem(i, values.take(np.arange(len(values))))
+    return result

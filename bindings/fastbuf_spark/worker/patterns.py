@@ -43,17 +43,17 @@ def form_of(pattern: str, day: bool) -> str:
         It has letters other than those above, a part twice, no year, month and day, or more than these if it is one of
         days.
     """
-    made, names = "", []
+    form, names = "", []
     for run in _RUN.finditer(pattern):
         text = run[0]
         if run[1] is not None:
-            made += re.escape(run[1].replace("''", "'") or "'")
+            form += re.escape(run[1].replace("''", "'") or "'")
         elif not run[2]:
             if text in "[]{}#'":
                 raise _refusal(pattern, text)
-            made += re.escape(text)
+            form += re.escape(text)
         elif text in _PARTS:
-            made += _PARTS[text]
+            form += _PARTS[text]
             names.append(_PARTS[text].partition("<")[2].partition(">")[0])
         else:
             raise _refusal(pattern, text)
@@ -61,7 +61,7 @@ def form_of(pattern: str, day: bool) -> str:
         raise ConfigError(f"the pattern {pattern!r} has not year, month and day, each part once: use spark.read")
     if day and len(names) > 3:
         raise ConfigError(f"the pattern {pattern!r} of dates has a time: read a timestamp, or use spark.read")
-    return f"^{made}$"
+    return f"^{form}$"
 
 
 def _refusal(pattern: str, text: str) -> ConfigError:
@@ -91,14 +91,14 @@ def iso(texts: pa.Array, pattern: str, day: bool) -> pa.Array:
     odd = texts.filter(pc.and_(parts.is_null(), texts.is_valid()))
     if len(odd):
         raise pa.ArrowInvalid(f"{odd[0].as_py()!r:.100} is not in the pattern {pattern!r}")
-    found = {name: parts.field(name) for name in _NAMES if parts.type.get_field_index(name) >= 0}
-    year, month, date = (pc.utf8_lpad(found[name], 2, "0") for name in _NAMES[:3])
-    made = pc.binary_join_element_wise(year, month, date, "-")
+    fields = {name: parts.field(name) for name in _NAMES if parts.type.get_field_index(name) >= 0}
+    year, month, date = (pc.utf8_lpad(fields[name], 2, "0") for name in _NAMES[:3])
+    text = pc.binary_join_element_wise(year, month, date, "-")
     if not day:
-        time = [pc.utf8_lpad(found[name], 2, "0") if name in found else "00" for name in _NAMES[3:6]]
-        second = pc.binary_join_element_wise(made, pc.binary_join_element_wise(*time, ":"), " ")
-        end = [pc.utf8_slice_codeunits(found["fraction"], 0, 6)] if "fraction" in found else []
-        made = pc.binary_join_element_wise(second, *end, ".")
-        if "offset" in found:
-            made = pc.binary_join_element_wise(made, found["offset"], "")
-    return pc.if_else(texts.is_valid(), made, pa.scalar(None, made.type))
+        time = [pc.utf8_lpad(fields[name], 2, "0") if name in fields else "00" for name in _NAMES[3:6]]
+        second = pc.binary_join_element_wise(text, pc.binary_join_element_wise(*time, ":"), " ")
+        end = [pc.utf8_slice_codeunits(fields["fraction"], 0, 6)] if "fraction" in fields else []
+        text = pc.binary_join_element_wise(second, *end, ".")
+        if "offset" in fields:
+            text = pc.binary_join_element_wise(text, fields["offset"], "")
+    return pc.if_else(texts.is_valid(), text, pa.scalar(None, text.type))

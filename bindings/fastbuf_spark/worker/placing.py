@@ -20,7 +20,7 @@ MOST_TEXT = (1 << 31) - 1  #: bytes of a column of texts: its offsets have 32 bi
 WIDTHS = (1, 2, 4, 8, 16)  #: bytes of values that are copied here; columns of other widths are left to Arrow
 
 
-def placed(batches: list[pa.RecordBatch], places: np.ndarray, is_tight: bool = False) -> pa.RecordBatch:
+def permute(batches: list[pa.RecordBatch], places: np.ndarray, is_tight: bool = False) -> pa.RecordBatch:
     """One batch with the rows of all batches.
 
     Parameters
@@ -37,23 +37,23 @@ def placed(batches: list[pa.RecordBatch], places: np.ndarray, is_tight: bool = F
     schema = batches[0].schema
     columns = [[batch.column(i) for batch in batches] for i in reversed(range(len(schema)))]
     batches.clear()
-    made: list[pa.Array] = []
+    arrays: list[pa.Array] = []
     order: pa.Array | None = None  # for columns that are left to Arrow
     for field in schema:
         parts = columns.pop()
         if pa.types.is_boolean(field.type):
-            made.append(_bits(parts, places))
+            arrays.append(_bits(parts, places))
         elif _width(field.type) in WIDTHS:
-            made.append(_fixed(parts, places))
+            arrays.append(_fixed(parts, places))
         elif pa.types.is_string(field.type) or pa.types.is_binary(field.type):
-            made.append(_texts(parts, places))
+            arrays.append(_texts(parts, places))
         else:
             order = _order(places) if order is None else order
-            made.append(pa.concat_arrays(parts).take(order))
+            arrays.append(pa.concat_arrays(parts).take(order))
         del parts
         if is_tight:
             give_back()
-    return pa.RecordBatch.from_arrays(made, schema=schema)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def copied(batch: pa.RecordBatch) -> tuple[int, int]:

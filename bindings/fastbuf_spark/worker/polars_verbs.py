@@ -22,25 +22,25 @@ class PolarsVerb(ArrowVerb):
     def key(self, group: Group) -> tuple[Any, ...]:
         return tuple(value.as_py() for value in group.key())
 
-    def given(self, rows: pa.Table | pa.RecordBatch) -> Any:
+    def argument(self, rows: pa.Table | pa.RecordBatch) -> Any:
         import polars as pl
         import pyarrow as pa
 
         return pl.from_arrow(rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows]))
 
-    def several(self, made: Any) -> Iterator[Any]:
+    def several(self, result: Any) -> Iterator[Any]:
         import polars as pl
 
-        return each(self.func, made, (pl.DataFrame, pl.LazyFrame))
+        return each(self.func, result, (pl.DataFrame, pl.LazyFrame))
 
-    def table(self, made: Any) -> pa.Table:
+    def table(self, result: Any) -> pa.Table:
         """A frame converted to the declared schema: polars has its own types for texts, lists and counts."""
         import polars as pl
         import pyarrow as pa
 
-        if isinstance(made, pl.LazyFrame):
-            made = made.collect()
-        table = one(self.func, made, pl.DataFrame).to_arrow()
+        if isinstance(result, pl.LazyFrame):
+            result = result.collect()
+        table = one(self.func, result, pl.DataFrame).to_arrow()
         columns = []
         for i, name in enumerate(table.schema.names):
             column, at = table.column(i), self.schema.get_field_index(name) if self.by_name else i
@@ -51,31 +51,31 @@ class PolarsVerb(ArrowVerb):
         return conform_table(pa.table(columns, names=table.schema.names), self.schema, self.by_name, self.func)
 
 
-def _same_but_for_width(given: pa.DataType, wanted: pa.DataType) -> bool:
+def _same_but_for_width(actual: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether two types have the same values, in another width or notation; of whole numbers the cast looks."""
     from pyarrow import types
 
-    if types.is_dictionary(given):  # a Categorical, an Enum
-        given = given.value_type
-    if types.is_integer(given) and types.is_integer(wanted):
+    if types.is_dictionary(actual):  # a Categorical, an Enum
+        actual = actual.value_type
+    if types.is_integer(actual) and types.is_integer(wanted):
         return True
-    if types.is_float32(given) and types.is_float64(wanted):
+    if types.is_float32(actual) and types.is_float64(wanted):
         return True
-    if types.is_struct(given) and types.is_struct(wanted):
-        names = [given.field(i).name for i in range(given.num_fields)]
+    if types.is_struct(actual) and types.is_struct(wanted):
+        names = [actual.field(i).name for i in range(actual.num_fields)]
         return names == [wanted.field(i).name for i in range(wanted.num_fields)] and all(
-            _same_but_for_width(given.field(i).type, wanted.field(i).type) for i in range(given.num_fields)
+            _same_but_for_width(actual.field(i).type, wanted.field(i).type) for i in range(actual.num_fields)
         )
-    if _is_list(given) and _is_list(wanted):
-        return _same_but_for_width(given.value_type, wanted.value_type)
-    if types.is_timestamp(given) and types.is_timestamp(wanted):
-        return given.unit == wanted.unit and (given.tz is None) == (wanted.tz is None)
-    if types.is_decimal(given) and types.is_decimal(wanted):
-        return bool(given.scale == wanted.scale)
+    if _is_list(actual) and _is_list(wanted):
+        return _same_but_for_width(actual.value_type, wanted.value_type)
+    if types.is_timestamp(actual) and types.is_timestamp(wanted):
+        return actual.unit == wanted.unit and (actual.tz is None) == (wanted.tz is None)
+    if types.is_decimal(actual) and types.is_decimal(wanted):
+        return bool(actual.scale == wanted.scale)
     for same in (_is_text, _is_bytes, types.is_null):
-        if same(given):
+        if same(actual):
             return bool(same(wanted)) or same is types.is_null
-    return bool(given == wanted)
+    return bool(actual == wanted)
 
 
 def _is_list(kind: pa.DataType) -> bool:

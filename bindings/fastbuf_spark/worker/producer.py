@@ -19,7 +19,7 @@ from fastbuf_spark.wire import data_secret
 from fastbuf_spark.worker.consumer import explained
 from fastbuf_spark.worker.control import Control, words
 from fastbuf_spark.worker.memory import environment
-from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput, task_context
+from fastbuf_spark.worker.task_input import InputGuard, InputLost, TaskInput, task_context
 from fastbuf_spark.worker.watch import TaskClock, Watch, state_of, times
 
 if TYPE_CHECKING:
@@ -76,13 +76,13 @@ class Producer:
                 raise ExchangeAborted(answer.reason)
             if not isinstance(answer, Go):
                 return partition, 0
-            given = Given()
+            guard = InputGuard()
             try:
-                totals, stats, unreached = self._send(control, partition, source, task_input, given)
+                totals, stats, unreached = self._send(control, partition, source, task_input, guard)
             except InputLost:
                 raise  # Spark knows why, and the driver asks it when it sees this connection close
             except BaseException as error:  # SystemExit and the like too
-                better = explained(control, error, error is not given.error, ProducerFailed)
+                better = explained(control, error, error is not guard.error, ProducerFailed)
                 if better is None:
                     return partition, 0
                 if better is not error:
@@ -93,7 +93,7 @@ class Producer:
             return partition, int(stats.get("records", 0))
 
     def _send(
-        self, control: Control, partition: int, source: Iterable[Any], task_input: TaskInput, given: Given
+        self, control: Control, partition: int, source: Iterable[Any], task_input: TaskInput, guard: InputGuard
     ) -> tuple[list[int], dict[str, Any], dict[int, str]]:
         """Returns the buffers sent to each consumer, this producer's figures, and why some consumers could not be
         reached: usually they ended before this producer began.
@@ -106,7 +106,7 @@ class Producer:
         if serializer.kind == "columnar":
             whole = clock.reading(whole)  # for single records this would cost as much as what it measures
         sender = spec.codec.sender(spec.partitions, partitions, partition, self._empty(control))
-        items = given.items(sender.items(whole))
+        items = guard.items(sender.items(whole))
         with task_input.reading():
             first = next(items, None)
         if first is None:
@@ -130,7 +130,7 @@ class Producer:
                     writer.close()
             except BaseException as error:
                 # Tell the driver first: it reports the cause to all participants before they see a broken channel
-                own = error is given.error and control.verdict(0.0) is None
+                own = error is guard.error and control.verdict(0.0) is None
                 of_a_channel = isinstance(error, ExchangeError | StallTimeout) and not own
                 if not (of_a_channel or isinstance(error, InputLost)):
                     control.abort(words(error), ProducerFailed)

@@ -15,7 +15,7 @@ from fastbuf.errors import ResourceError
 from fastbuf_spark.worker.memory import addresses_left, give_back
 from fastbuf_spark.worker.nameless import NamelessFile
 from fastbuf_spark.worker.order import Bounds, codes_by, placing
-from fastbuf_spark.worker.placing import copied, placed
+from fastbuf_spark.worker.placing import copied, permute
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,12 +51,12 @@ def in_order(
     with contextlib.ExitStack() as files:
         spilled = Spill(by, memory_bytes, directory)
         files.callback(spilled.close)
-        held: list[pa.RecordBatch] = []
+        batches: list[pa.RecordBatch] = []
         used = copies = rows = 0
         is_tight = False
         bounds = Bounds(by)
         for batch in source:
-            held.append(batch)
+            batches.append(batch)
             bounds.add(batch)
             mine = copied(batch)
             used, copies, rows = used + mine[0], copies + mine[1], rows + batch.num_rows
@@ -64,27 +64,27 @@ def in_order(
             # First the order is found, then one column after the other is copied
             more = max(bounds.bytes_of(rows), PLACE_BYTES * rows + copies)
             if used + more > SLACK * memory_bytes or used > MOST_HELD:
-                spilled.add(_sorted(held, by, is_tight))
+                spilled.add(_sorted(batches, by, is_tight))
                 used = copies = rows = 0
                 bounds = Bounds(by)
         if not spilled:
-            if held:
-                yield _sorted(held, by, is_tight)
+            if batches:
+                yield _sorted(batches, by, is_tight)
             return
-        if held:
-            spilled.add(_sorted(held, by, is_tight))
+        if batches:
+            spilled.add(_sorted(batches, by, is_tight))
         yield from spilled.merged()
 
 
-def _sorted(held: list[pa.RecordBatch], by: tuple[int, ...], is_tight: bool) -> pa.RecordBatch:
+def _sorted(batches: list[pa.RecordBatch], by: tuple[int, ...], is_tight: bool) -> pa.RecordBatch:
     """The rows of these batches in order; empties the list, so that the rows do not exist three times."""
-    made = _placed(held, placing(*codes_by(held, by)), is_tight)
-    held.clear()
-    return made
+    result = _in_places(batches, placing(*codes_by(batches, by)), is_tight)
+    batches.clear()
+    return result
 
 
-def _placed(batches: list[pa.RecordBatch], places: np.ndarray | None, is_tight: bool = False) -> pa.RecordBatch:
-    return together(batches) if places is None else placed(batches, places, is_tight)
+def _in_places(batches: list[pa.RecordBatch], places: np.ndarray | None, is_tight: bool = False) -> pa.RecordBatch:
+    return together(batches) if places is None else permute(batches, places, is_tight)
 
 
 def together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -207,15 +207,15 @@ class Spill:
 
     def _one(self, runs: list[Run]) -> Run:
         """Merge several runs into one, and close them."""
-        made = Run(self._directory, self._piece_bytes)
+        target = Run(self._directory, self._piece_bytes)
         try:
             for batch in self._rounds(runs):
-                made.write(batch)
+                target.write(batch)
         except BaseException:
-            made.close()
+            target.close()
             raise
         _close(runs)
-        return made
+        return target
 
 
 def _close(runs: list[Run]) -> None:
@@ -230,7 +230,7 @@ class _Cursor:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._next = 0
-        self.held: list[pa.RecordBatch] = []
+        self.batches: list[pa.RecordBatch] = []
         self.rows = 0
         self._row_bytes: list[float] = []  # of each held batch: nbytes of a slice costs as much as reading it
         self._bytes = 0.0
@@ -244,7 +244,7 @@ class _Cursor:
         while not self.ended and self._bytes < least_bytes:
             batch = self._run.piece(self._next)
             used = batch.nbytes
-            self.held.append(batch)
+            self.batches.append(batch)
             self._row_bytes.append(used / batch.num_rows)
             self._bytes += used
             self.rows += batch.num_rows
@@ -255,15 +255,15 @@ class _Cursor:
         self.rows -= rows
         taken = []
         while rows:
-            first = self.held[0]
+            first = self.batches[0]
             count = min(rows, first.num_rows)
             self._bytes -= count * self._row_bytes[0]
             rows -= count
             if count < first.num_rows:
                 taken.append(first.slice(0, count))
-                self.held[0] = first.slice(count)
+                self.batches[0] = first.slice(count)
             else:
-                taken.append(self.held.pop(0))
+                taken.append(self.batches.pop(0))
                 self._row_bytes.pop(0)
         return taken
 
@@ -282,14 +282,14 @@ def _merge(runs: list[Run], by: tuple[int, ...], run_bytes: int) -> Iterator[pa.
         cursors = [cursor for cursor in cursors if cursor.rows]
         if not cursors:
             return
-        found, bound = codes_by([held for cursor in cursors for held in cursor.held], by)
-        theirs = np.split(found, np.cumsum([cursor.rows for cursor in cursors])[:-1])
+        codes, bound = codes_by([batch for cursor in cursors for batch in cursor.batches], by)
+        theirs = np.split(codes, np.cumsum([cursor.rows for cursor in cursors])[:-1])
         lasts = [mine[-1] for cursor, mine in zip(cursors, theirs, strict=True) if not cursor.ended]
         if lasts:
             least = min(lasts)
             theirs = [mine[: np.searchsorted(mine, least, "right")] for mine in theirs]
         taken = [part for cursor, mine in zip(cursors, theirs, strict=True) for part in cursor.take(len(mine))]
-        made = _placed(taken, placing(np.concatenate(theirs), bound))
-        del found, theirs, taken
-        yield made
-        del made
+        batch = _in_places(taken, placing(np.concatenate(theirs), bound))
+        del codes, theirs, taken
+        yield batch
+        del batch

@@ -35,30 +35,30 @@ class Input:
         Of these columns.
     func
         Called with its rows; ``iter``: they travel as they are.
-    made
+    output
         Schema of what ``func`` gives.
     places
-        For each column that travels, the position in ``made``; None: null.
+        For each column that travels, the position in ``output``; None: null.
     """
 
     columns: tuple[int, ...]
     schema: pa.Schema
     func: BatchFunction
-    made: pa.Schema
+    output: pa.Schema
     places: tuple[int | None, ...]
 
     def batches(self, union: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What the function gives for these rows of the union."""
         import pyarrow as pa
 
-        given = (
+        rows = (
             pa.RecordBatch.from_arrays([batch.column(i) for i in self.columns], schema=self.schema) for batch in union
         )
         whose = about(self.func)
-        for batch in self.func(given):
+        for batch in self.func(rows):
             # A batch without rows may also lack columns, as in Spark
             if batch.num_rows:
-                yield within_precision(conform(batch, self.made, whose), whose)
+                yield within_precision(conform(batch, self.output, whose), whose)
 
 
 @dataclass(frozen=True)

@@ -22,21 +22,23 @@ def gathered(tables: Iterable[pa.Table], limits: Limits) -> Iterator[pa.RecordBa
     A small table is copied at once: the function may go on writing to its memory, and a slice would keep all rows of
     the table that it was cut from.
     """
-    held: Held | None = None
+    coalescer: Coalescer | None = None
     for table in tables:
         for batch in table.to_batches(max_chunksize=limits.batch_rows):
             rows = batch.num_rows
             if not rows:
                 continue
-            if held is None:
-                held = _held(table.schema, min(SMALL_BYTES, limits.batch_bytes))
-            is_small = rows < limits.batch_rows and held.add(batch)
-            if held.rows and (not is_small or held.rows >= limits.batch_rows or held.nbytes >= limits.batch_bytes):
-                yield from _cut(held.batch(), table.schema, limits.batch_rows)
+            if coalescer is None:
+                coalescer = _coalescer(table.schema, min(SMALL_BYTES, limits.batch_bytes))
+            is_small = rows < limits.batch_rows and coalescer.add(batch)
+            if coalescer.rows and (
+                not is_small or coalescer.rows >= limits.batch_rows or coalescer.nbytes >= limits.batch_bytes
+            ):
+                yield from _cut(coalescer.batch(), table.schema, limits.batch_rows)
             if not is_small:
                 yield batch
-    if held is not None and held.rows:
-        yield from _cut(held.batch(), table.schema, limits.batch_rows)
+    if coalescer is not None and coalescer.rows:
+        yield from _cut(coalescer.batch(), table.schema, limits.batch_rows)
 
 
 def _cut(batch: pa.RecordBatch, schema: pa.Schema, most_rows: int) -> Iterator[pa.RecordBatch]:
@@ -46,7 +48,7 @@ def _cut(batch: pa.RecordBatch, schema: pa.Schema, most_rows: int) -> Iterator[p
     return (whole.slice(start, most_rows) for start in range(0, whole.num_rows, most_rows))
 
 
-class Held(Protocol):
+class Coalescer(Protocol):
     """Copies of small batches."""
 
     @property
@@ -60,7 +62,7 @@ class Held(Protocol):
         """All of them as one batch; starts anew."""
 
 
-def _held(schema: pa.Schema, most_bytes: int) -> Held:
+def _coalescer(schema: pa.Schema, most_bytes: int) -> Coalescer:
     import pyarrow as pa
 
     from fastbuf.serializers.coalesce import BatchCoalescer
@@ -99,6 +101,6 @@ class _AsIPC:
         import pyarrow as pa
 
         self._writer.close()
-        made = together(list(pa.ipc.open_stream(self._sink.getvalue())))
+        result = together(list(pa.ipc.open_stream(self._sink.getvalue())))
         self._start()
-        return made
+        return result

@@ -26,7 +26,7 @@ from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.wire import data_secret
 from fastbuf_spark.worker.consumer import POLL_S, Received, explained, listening
 from fastbuf_spark.worker.control import Control
-from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
+from fastbuf_spark.worker.task_input import InputGuard, InputLost, TaskInput
 from fastbuf_spark.worker.watch import EVERY_S, Regularly
 
 BLOCKED_S = 0.002  #: how long a blocked sender waits for arrivals before it checks its credit again
@@ -56,7 +56,7 @@ class FusedTask:
                 f"a ShuffleStage has as many partitions out as in, and its input has {tasks}, not {spec.partitions}: "
                 f"use num_partitions={tasks}, or fbs.partition_by, which takes any number"
             )
-        task_input, given = TaskInput.of_task(), Given()
+        task_input, guard = TaskInput.of_task(), InputGuard()
         join = Join(context.stageId(), partition, context.taskAttemptId())
         with spec.connect() as control, listening(spec, control, task_input, join, tasks) as (env, gate, epoch):
             targets = control.expect(Targets, timeout=conf.stall_timeout + 5).targets
@@ -75,8 +75,8 @@ class FusedTask:
             pump = _Pump(control, spec, gate, writer, sender.items(task_input.whole(source)), task_input)
             try:
                 with Regularly(pump.tell, EVERY_S, EVERY_S) if conf.monitor else contextlib.nullcontext():
-                    yield from self.func(given.items(pump.received()))
-                    given.check()
+                    yield from self.func(guard.items(pump.received()))
+                    guard.check()
                     pump.finish()
             except GeneratorExit:
                 # Nobody reads this task's output any more; the other tasks still need its rows.  If its input

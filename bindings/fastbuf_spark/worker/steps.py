@@ -53,8 +53,8 @@ class PandasMap:
         from fastbuf_spark.worker.pandas_verbs import Results
 
         results = Results(self.rules, self.func, whole=False)
-        made = self.func(self._frames(batches))
-        for frame in each(self.func, made, pd.DataFrame, self.rules.several, ANY_ITERABLE):
+        frames = self.func(self._frames(batches))
+        for frame in each(self.func, frames, pd.DataFrame, self.rules.several, ANY_ITERABLE):
             for table in results.add(frame):
                 yield from table.to_batches()
             if self.at_once:
@@ -67,9 +67,9 @@ class PandasMap:
         for batch in batches:
             frame = pyspark_private.to_frame(batch, self.rules.zone, self.rules.int_extension)
             # Their memory is Arrow's: while another frame has it too, pandas copies before the function writes
-            kept = frame.copy(deep=False)
+            twin = frame.copy(deep=False)
             yield frame
-            del frame, kept
+            del frame, twin
 
 
 @dataclass(frozen=True)

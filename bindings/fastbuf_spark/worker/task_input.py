@@ -62,7 +62,7 @@ class TaskInput:
         return cls(pyspark_private.task_stream())
 
     @property
-    def found(self) -> bool:
+    def has_stream(self) -> bool:
         """Whether the stream was found."""
         return self._stream is not None
 
@@ -147,14 +147,14 @@ class TaskInput:
             return False
         return any(left)
 
-    def wanted(self, made: Iterable[Any]) -> Iterator[Any]:
-        """The items of ``made``, as long as Spark reads them.
+    def wanted(self, items: Iterable[Any]) -> Iterator[Any]:
+        """The items, as long as Spark reads them.
 
         When no more of a task's rows are needed (a limit is satisfied), Spark closes the worker's connection, and the
         worker would end with the traceback of a broken pipe: this hides it from the user.
         """
         restore = pyspark_private.hide_tracebacks(lambda error: isinstance(error, ConnectionError) and self.hung_up)
-        for item in made:
+        for item in items:
             if self.hung_up:
                 break
             yield item
@@ -182,7 +182,7 @@ class TaskInput:
             return False
 
 
-class Given:
+class InputGuard:
     """The input of a user's function, which may catch errors of its input; the task must fail all the same.
 
     Attributes

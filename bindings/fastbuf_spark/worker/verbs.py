@@ -44,14 +44,14 @@ class ArrowVerb:
     def caller(self) -> Callable[[Group], Iterable[pa.Table]]:
         func, sides = guarded(self.func), None if self.sides is None else Sides(*self.sides)
 
-        def given(group: Group) -> Iterable[Any]:
+        def arguments(group: Group) -> Iterable[Any]:
             if sides is not None:
                 return sides.tables(group)
-            return (map(self.given, group.batches()) if self.streams else self.given(group.table()),)
+            return (map(self.argument, group.batches()) if self.streams else self.argument(group.table()),)
 
         def call(group: Group) -> Iterable[pa.Table]:
-            made = func(self.key(group), *given(group)) if self.with_key else func(*given(group))
-            return map(self.table, self.several(made) if self.streams else (made,))
+            result = func(self.key(group), *arguments(group)) if self.with_key else func(*arguments(group))
+            return map(self.table, self.several(result) if self.streams else (result,))
 
         return call
 
@@ -59,23 +59,23 @@ class ArrowVerb:
         """The key as the function takes it."""
         return group.key()
 
-    def given(self, rows: pa.Table | pa.RecordBatch) -> Any:
+    def argument(self, rows: pa.Table | pa.RecordBatch) -> Any:
         """Rows as the function takes them."""
         return rows
 
-    def several(self, made: Any) -> Iterator[Any]:
+    def several(self, result: Any) -> Iterator[Any]:
         """What a function of iterators gave, one after the other."""
         import pyarrow as pa
 
-        batches = each(self.func, made, pa.RecordBatch, Iterator)
+        batches = each(self.func, result, pa.RecordBatch, Iterator)
         return (pa.Table.from_batches([batch]) for batch in batches)
 
-    def table(self, made: Any) -> pa.Table:
+    def table(self, result: Any) -> pa.Table:
         """What the function gave, checked."""
-        return conform_table(made, self.schema, self.by_name, self.func)
+        return conform_table(result, self.schema, self.by_name, self.func)
 
 
-def conform_table(made: Any, schema: pa.Schema, by_name: bool, func: Callable[..., Any]) -> pa.Table:
+def conform_table(table: Any, schema: pa.Schema, by_name: bool, func: Callable[..., Any]) -> pa.Table:
     """The table that ``func`` gave, checked against the declared schema; as in Spark, nothing is cast.
 
     Raises
@@ -85,27 +85,27 @@ def conform_table(made: Any, schema: pa.Schema, by_name: bool, func: Callable[..
     """
     import pyarrow as pa
 
-    if one(func, made, pa.Table).schema.equals(schema):
-        return made
-    if not made.num_columns and not made.num_rows:
+    if one(func, table, pa.Table).schema.equals(schema):
+        return table
+    if not table.num_columns and not table.num_rows:
         return schema.empty_table()
     if by_name:
-        given, wanted = made.schema.names, schema.names
-        missing, extra = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
+        actual, wanted = table.schema.names, schema.names
+        missing, extra = sorted(set(wanted) - set(actual)), sorted(set(actual) - set(wanted))
         if missing or extra:
-            said = (f" Missing: {', '.join(missing)}." if missing else "") + (
+            differences = (f" Missing: {', '.join(missing)}." if missing else "") + (
                 f" Unexpected: {', '.join(extra)}." if extra else ""
             )
             names = {"missing": ", ".join(missing), "extra": ", ".join(extra)}
-            words = f"{about(func)} gave other columns than its schema has.{said}"
+            words = f"{about(func)} gave other columns than its schema has.{differences}"
             raise ResultError(words, "RESULT_COLUMN_NAMES_MISMATCH", names)
-        columns = [made.column(name) for name in wanted]
+        columns = [table.column(name) for name in wanted]
     else:
-        if made.num_columns != len(schema):
-            counts = {"expected": str(len(schema)), "actual": str(made.num_columns)}
-            words = f"{about(func)} gave {made.num_columns} columns; its schema has {len(schema)}"
+        if table.num_columns != len(schema):
+            counts = {"expected": str(len(schema)), "actual": str(table.num_columns)}
+            words = f"{about(func)} gave {table.num_columns} columns; its schema has {len(schema)}"
             raise ResultError(words, "RESULT_COLUMN_SCHEMA_MISMATCH", counts)
-        columns = made.columns
+        columns = table.columns
     wrong = []
     for i, field in enumerate(schema):
         kind = columns[i].type
@@ -122,6 +122,6 @@ def conform_table(made: Any, schema: pa.Schema, by_name: bool, func: Callable[..
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _same_instants(given: pa.DataType, wanted: pa.DataType) -> bool:
+def _same_instants(actual: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether two timestamp types differ only in the zone in which they are shown."""
-    return given.unit == wanted.unit and given.tz is not None and wanted.tz is not None
+    return actual.unit == wanted.unit and actual.tz is not None and wanted.tz is not None

@@ -56,17 +56,17 @@ class TaskClock:
                 self._leave()
             yield item
 
-    def giving(self, made: Iterable[Any]) -> Iterator[Any]:
+    def giving(self, items: Iterable[Any]) -> Iterator[Any]:
         """The task's output; the clock runs until the next item is requested."""
         try:
-            for item in made:
+            for item in items:
                 self._enter("engine_out")
                 try:
                     yield item
                 finally:
                     self._leave()
         finally:
-            close = getattr(made, "close", None)
+            close = getattr(items, "close", None)
             if close is not None:  # like ``yield from``
                 close()
 
@@ -201,8 +201,8 @@ class Watch(Regularly):
         self._vitals.look(due, self._look() == "user")
         if self._looks % LOOKS == 0:
             figures = self._figures()
-            told = plain({**figures, **self._shares.of(figures["seconds"])})
-            self._control.tell(protocol.Watch(bounded(told, MOST_BYTES - AROUND)))
+            figures = plain({**figures, **self._shares.of(figures["seconds"])})
+            self._control.tell(protocol.Watch(bounded(figures, MOST_BYTES - AROUND)))
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)

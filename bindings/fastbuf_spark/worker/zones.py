@@ -30,7 +30,7 @@ def instants(local: pa.Array, zone: str) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    zone = _known(zone)
+    zone = _arrow_zone(zone)
     late = pc.greater_equal(local, pa.scalar(_LAST, local.type))
     rules = _rules(zone) if pc.any(late).as_py() else None
     if rules is None:
@@ -38,16 +38,16 @@ def instants(local: pa.Array, zone: str) -> pa.Array:
     nothing = pa.scalar(None, local.type)
     early = pc.assume_timezone(pc.if_else(late, nothing, local), zone, ambiguous="earliest")
     some = pc.if_else(late, local, nothing).dictionary_encode()
-    found = [_instant(time, rules) for time in some.dictionary.cast(pa.int64()).to_pylist()]
-    return pc.coalesce(early, pa.array(found, pa.int64()).cast(early.type).take(some.indices))
+    times = [_instant(time, rules) for time in some.dictionary.cast(pa.int64()).to_pylist()]
+    return pc.coalesce(early, pa.array(times, pa.int64()).cast(early.type).take(some.indices))
 
 
-def _known(zone: str) -> str:
+def _arrow_zone(zone: str) -> str:
     """The zone by a name that Arrow knows: offsets have several in Java."""
     if zone == "Z":
         return "UTC"
-    found = _OFFSET.match(zone)
-    return f"{found[1]}{int(found[2]):02d}:{found[3] or '00'}" if found else zone
+    offset = _OFFSET.match(zone)
+    return f"{offset[1]}{int(offset[2]):02d}:{offset[3] or '00'}" if offset else zone
 
 
 def _rules(zone: str) -> Any:

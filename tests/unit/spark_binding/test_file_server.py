@@ -415,7 +415,7 @@ def test_one_process_for_all_tasks_of_an_executor(executor: Executor) -> None:
     def task() -> None:
         finder = Finder(executor.spec)
         finder.start()
-        found.append(finder.found())
+        found.append(finder.number())
 
     threads = [threading.Thread(target=task) for _ in range(6)]
     for thread in threads:
@@ -445,17 +445,17 @@ def test_one_process_for_all_tasks_of_an_executor(executor: Executor) -> None:
 
 def test_one_that_was_killed_is_followed_by_another(executor: Executor) -> None:
     finder = Finder(executor.spec)
-    first = finder.found()
+    first = finder.number()
     (server,) = executor.servers()
     server.kill()
     psutil.wait_procs([server], 30)
-    assert finder.found() != first
+    assert finder.number() != first
     (after,) = executor.servers()
     assert after.pid != server.pid
 
 
 def test_it_ends_when_spark_removes_its_directories(executor: Executor) -> None:
-    Finder(executor.spec).found()
+    Finder(executor.spec).number()
     for path in sorted((executor.folder / FOLDER).iterdir()):
         path.unlink()
     (executor.folder / FOLDER).rmdir()
@@ -466,5 +466,5 @@ def test_one_that_cannot_start_says_why(executor: Executor) -> None:
     executor.driver.close()
     words = r"the file server of this executor could not be started: .*rendezvous at .* cannot be reached.*fileServers"
     with pytest.raises(ResourceError, match=words):
-        Finder(executor.spec).found()
+        Finder(executor.spec).number()
     assert not gone(executor.servers)

@@ -49,7 +49,7 @@ def test_of_many_keys_few_are_kept() -> None:
     for group in groups(0.05, 400):
         samples.look(0, lambda group=group: group)
     assert len(samples._counts) <= MOST_KEPT
-    assert len(samples._found) == len(samples._counts)
+    assert len(samples._texts) == len(samples._counts)
     assert next(iter(samples.shares())) == 7
 
 

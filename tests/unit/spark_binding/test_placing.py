@@ -15,7 +15,7 @@ import pytest
 from fastbuf.errors import ResourceError
 from fastbuf.serializers.reorder import counted_places, places_of, put_fixed, put_lengths, put_texts
 from fastbuf_spark.worker.order import codes_by, placing, sorting
-from fastbuf_spark.worker.placing import placed
+from fastbuf_spark.worker.placing import permute
 from fastbuf_spark.worker.runs import in_order, together
 
 #: a type, and what makes a value of it
@@ -68,7 +68,7 @@ def test_as_concatenated_and_taken(seed: int) -> None:
     made.validate(full=True)
     assert made.equals(want)
     if order is not None:
-        direct = placed(batches, placing(found, bound))  # type: ignore[arg-type]
+        direct = permute(batches, placing(found, bound))  # type: ignore[arg-type]
         direct.validate(full=True)
         assert direct.equals(want)
 
@@ -109,4 +109,4 @@ def test_texts_that_offsets_cannot_tell_apart_are_refused(monkeypatch: pytest.Mo
     monkeypatch.setattr("fastbuf_spark.worker.placing.MOST_TEXT", 299)
     batches = [pa.record_batch({"s": ["x" * 100]}) for _ in range(3)]
     with pytest.raises(ResourceError, match="3 rows that are sorted at once have 300 bytes in a column of type string"):
-        placed(batches, np.array([2, 0, 1], np.uint32))
+        permute(batches, np.array([2, 0, 1], np.uint32))

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
+from fastbuf_spark.worker.task_input import InputGuard, InputLost, TaskInput
 
 END_OF_STREAM = struct.pack("!i", -4)  # what Spark writes after the data
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -196,17 +196,17 @@ def test_what_a_function_was_given_is_raised_again(error: BaseException) -> None
         yield 1
         raise error
 
-    given = Given()
+    guard = InputGuard()
     got = []
     with contextlib.suppress(BaseException):
-        got.extend(given.items(source()))
+        got.extend(guard.items(source()))
     with pytest.raises(type(error), match="no more"):
-        given.check()
+        guard.check()
 
 
 def test_a_function_that_wants_no_more_of_what_it_is_given() -> None:
-    given = Given()
-    items = given.items([1, 2])
+    guard = InputGuard()
+    items = guard.items([1, 2])
     assert next(items) == 1
     items.close()  # type: ignore[attr-defined]
-    given.check()
+    guard.check()
