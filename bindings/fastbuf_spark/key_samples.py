@@ -81,9 +81,7 @@ class KeySamples:
         """By hash, the most frequent first: a key's share of the records, and its partition."""
         records = max(1.0, self._records)
         shares = {number: count / records for number, count in self._most(MOST_TOLD)}
-        return {
-            number: (min(1.0, share), self._texts[number][0]) for number, share in shares.items() if share >= LEAST
-        }
+        return {number: (min(1.0, share), self._texts[number][0]) for number, share in shares.items() if share >= LEAST}
 
     def texts(self) -> dict[int, str]:
         """By hash: the keys as text; empty unless that was asked for."""

@@ -77,9 +77,9 @@ class Preflight:
     def __str__(self) -> str:
         if self.problems:
             return "; ".join(self.problems)
-        known = "an unknown number of" if self.slots is None else str(self.slots)
+        slots = "an unknown number of" if self.slots is None else str(self.slots)
         takes = "as many" if self.mode == "blocking" else str(self.needed)
-        takes += f" of {known} slots{' as are free' if self.mode == 'blocking' else ''}"
+        takes += f" of {slots} slots{' as are free' if self.mode == 'blocking' else ''}"
         words = f"mode='{self.mode}' can run: {self.num_partitions} partitions, {takes}"
         if self.tasks is not None and self.memory_bytes is not None:
             words += f"; an executor of {self.tasks} tasks holds up to {self.memory_bytes >> 20} MiB of segments"
@@ -251,8 +251,8 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
     tasks = tasks_of_executor(sc, slots)
     needed = 1 if mode == "blocking" else num_partitions + (mode == "pipelined")
     memory = None if tasks is None else tasks * conf.memory_bytes
-    held = held_rows(sc, conf)
-    meet = mode != "blocking" or (held is not None and bool(held.service))
+    storage = held_rows(sc, conf)
+    meet = mode != "blocking" or (storage is not None and bool(storage.service))
     ports = ports_of(conf) if meet else ""
     return Preflight(mode, num_partitions, slots, tuple(problems), needed, tasks, memory, ports)
 

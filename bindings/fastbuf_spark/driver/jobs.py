@@ -105,10 +105,10 @@ class ProducersJob:
 
     def active(self) -> bool:
         """Whether any of its tasks, including those of its input's stages, runs or has finished since the last call."""
-        told = pyspark_private.tasks_with_tag(self._sc, self._tag)
-        if told is None:  # a failed look-up must not end a working run
+        counts = pyspark_private.tasks_with_tag(self._sc, self._tag)
+        if counts is None:  # a failed look-up must not end a working run
             return True
-        done, running = told
+        done, running = counts
         moved, self._signs = done != self._signs and done > 0, done
         return moved or running > 0
 

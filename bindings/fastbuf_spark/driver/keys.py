@@ -89,38 +89,38 @@ def resolve(at: Staged, keys: Any, num_partitions: int, order: Any = ()) -> Keys
     """
     df, before, columns = at.frame, at.before, at.schema
     given = as_keys(keys)
-    placed = len(given)
-    down = [False] * placed
+    key_count = len(given)
+    down = [False] * key_count
     for key in as_keys(order):
         bare, descending = _direction(df, key)
         given += (bare,)
         down.append(descending)
     large, zone = large_types(df.sparkSession), session_zone(df.sparkSession)
     shown = arrow_schema(columns, zone, large)
-    found = [_plain_name(key, columns.names) for key in given]
-    if None in found:
-        found = _asked(at, given, found, num_partitions)
+    indexes = [_plain_name(key, columns.names) for key in given]
+    if None in indexes:
+        indexes = _asked(at, given, indexes, num_partitions)
     wide, why = df, not_carried(columns, shown)
-    expressions = [key for key, place in zip(given, found, strict=True) if place is None]
+    expressions = [key for key, place in zip(given, indexes, strict=True) if place is None]
     if expressions and before is None:
         wide = df.select("*", *(as_column(key).alias(f"{EXTRA}{i}") for i, key in enumerate(expressions)))
         places = iter(range(len(columns), len(wide.schema)))
-        found = [next(places) if place is None else place for place in found]
+        indexes = [next(places) if place is None else place for place in indexes]
     elif expressions:
         why = why or f"key {_text(expressions[0])} is computed from what the function before the shuffle gives"
     types = wide.schema if before is None else columns
-    for key, place in zip(given, found, strict=True):
+    for key, place in zip(given, indexes, strict=True):
         if place is not None:
             why = why or _check_key(key, types[place].name, types[place].dataType)
     frame = plain(wide)
     if why:
         # fastbuf sends nothing then: the codec only describes the functions' input, and Spark finds the keys by name
-        return Keys(given[:placed], df, BatchCodec(shown, (), before), why)
+        return Keys(given[:key_count], df, BatchCodec(shown, (), before), why)
     wire = arrow_schema(frame.schema, zone, large) if before is None else _plain_names(shown)
-    positions = tuple(place for place in found if place is not None)
-    codec = BatchCodec(wire, positions[:placed], before, None if wire.names == shown.names else shown)
-    sorted_by = zip(positions[placed:], down[placed:], strict=True)
-    return Keys(given[:placed], frame, codec, "", tuple(~i if descending else i for i, descending in sorted_by))
+    positions = tuple(place for place in indexes if place is not None)
+    codec = BatchCodec(wire, positions[:key_count], before, None if wire.names == shown.names else shown)
+    sorted_by = zip(positions[key_count:], down[key_count:], strict=True)
+    return Keys(given[:key_count], frame, codec, "", tuple(~i if descending else i for i, descending in sorted_by))
 
 
 def as_keys(keys: Any) -> tuple[str | Column, ...]:
@@ -138,16 +138,16 @@ def as_keys(keys: Any) -> tuple[str | Column, ...]:
     if not isinstance(keys, Iterable):
         words = f"keys is {_text(keys)}: give a column's name, a Column, or a list of them; none is ()"
         raise ArgumentTypeError.of(words, "keys", "Column or str", keys)
-    found = tuple(keys)
-    if len(found) == 1 and isinstance(found[0], list | tuple):  # Spark's repartition accepts this too
-        found = tuple(found[0])
-    for key in found:
+    columns = tuple(keys)
+    if len(columns) == 1 and isinstance(columns[0], list | tuple):  # Spark's repartition accepts this too
+        columns = tuple(columns[0])
+    for key in columns:
         if not isinstance(key, str | Column):
             number = "; a number of partitions is given by name, as in partitions=8 (num_partitions=8 in group_by)"
             number = number if isinstance(key, int) else ""
             words = f"key {_text(key)} is neither a column's name nor a Column{number}"
             raise ArgumentTypeError.of(words, "keys", "Column or str", key)
-    return found
+    return columns
 
 
 def _direction(df: DataFrame, key: str | Column) -> tuple[str | Column, bool]:
@@ -213,7 +213,7 @@ def _plain_name(key: str | Column, names: list[str]) -> int | None:
 
 
 def _asked(
-    at: Staged, given: tuple[str | Column, ...], found: list[int | None], num_partitions: int
+    at: Staged, given: tuple[str | Column, ...], indexes: list[int | None], num_partitions: int
 ) -> list[int | None]:
     """Positions of the keys, from Spark; None for a key that is an expression."""
     from pyspark.errors import AnalysisException, PySparkException
@@ -224,17 +224,17 @@ def _asked(
         asked = staged.repartition(num_partitions, *given)
         if is_connect(df):
             assert asked.schema  # this calls the server
-            return found
+            return indexes
     except (PySparkException, ValueError) as error:
-        said = str(error).split(";")[0].split("\n")[0]
-        words = f"no key column {', '.join(map(_text, given))}: {said}; what is shuffled has the columns {names}"
+        reason = str(error).split(";")[0].split("\n")[0]
+        words = f"no key column {', '.join(map(_text, given))}: {reason}; what is shuffled has the columns {names}"
         found_none = ColumnError.of(words, error) if isinstance(error, AnalysisException) else ConfigError(words)
         raise found_none from error
     try:
         return _positions(asked, staged, len(given))
     except Exception as error:  # this Spark lacks a method: compute the expressions instead, which is correct too
         log.debug("positions of the keys are not known: %s", error)
-        return found
+        return indexes
 
 
 def _positions(asked: DataFrame, staged: DataFrame, keys: int) -> list[int | None]:
@@ -295,9 +295,9 @@ def _odd(kind: DataType) -> tuple[DataType, str] | None:
         parts = [field.dataType for field in kind.fields]
     elif isinstance(kind, T.MapType):
         parts = [kind.keyType, kind.valueType]
-    found = [odd for odd in map(_odd, parts) if odd is not None]
-    if found:
-        return next((odd for odd in found if odd[1]), found[0])
+    nested = [odd for odd in map(_odd, parts) if odd is not None]
+    if nested:
+        return next((odd for odd in nested if odd[1]), nested[0])
     if isinstance(kind, T.MapType):
         return kind, ""
     if isinstance(kind, T.StringType):

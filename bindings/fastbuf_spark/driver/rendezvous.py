@@ -361,13 +361,13 @@ class Rendezvous:
     def _greet(self, connection: _Connection, message: protocol.FromWorker[Any]) -> None:
         if not isinstance(message, protocol.Proof):
             raise ProtocolError(f"{message.op} before a proof of the secret")
-        known, nonces = self._exchanges.get(message.exchange), (connection.nonce, message.nonce, message.exchange)
-        if known is None or not same(message.proof, proof(known.secret, "worker", *nonces)):
+        exchange, nonces = self._exchanges.get(message.exchange), (connection.nonce, message.nonce, message.exchange)
+        if exchange is None or not same(message.proof, proof(exchange.secret, "worker", *nonces)):
             # The same answer for both cases: an unauthenticated peer must not learn which exchanges exist
             raise ProtocolError("a worker could not prove the secret of an exchange of this driver")
         connection.exchange = message.exchange
         connection.unpacker.limit = FRAME_BYTES
-        connection.send(protocol.Welcome(proof(known.secret, "driver", *nonces)))
+        connection.send(protocol.Welcome(proof(exchange.secret, "driver", *nonces)))
 
     def _join(self, connection: _Connection, message: protocol.Join, now: float) -> None:
         exchange = self._exchanges.get(connection.exchange)
@@ -438,20 +438,20 @@ class Rendezvous:
 
     def _report(self, connection: _Connection, message: protocol.Report, now: float) -> None:
         """Figures of a task in blocking mode."""
-        known = self._exchanges.get(connection.exchange)
-        if known is None or known.reported is None:
+        exchange = self._exchanges.get(connection.exchange)
+        if exchange is None or exchange.reported is None:
             raise ProtocolError("figures of an exchange that has a rendezvous")
-        connection.reported = known.reported
+        connection.reported = exchange.reported
         if message.side == "producer":
-            known.held(message.stage, message.partition, message.stats)
-        known.reported.tells(
+            exchange.held(message.stage, message.partition, message.stats)
+        exchange.reported.tells(
             connection, message.side, message.partition, message.stage, message.attempt, message.stats, now
         )
         executor = ""
         if message.lost is not None:
-            executor = known.lost(*message.lost, message.stage, str(message.stats.get("failed", "")))
+            executor = exchange.lost(*message.lost, message.stage, str(message.stats.get("failed", "")))
         if message.asks and executor:
-            self._replaced.setdefault(executor, (now + REPLACED_S, known.active, []))[2].append(connection)
+            self._replaced.setdefault(executor, (now + REPLACED_S, exchange.active, []))[2].append(connection)
         elif message.asks:
             connection.send(protocol.Heard())
 
@@ -492,8 +492,8 @@ class Rendezvous:
         readers = [run]
         while above := next((r for r in self._runs if r.epoch and r.epoch == readers[-1].parent), None):
             readers.append(above)
-        known = self._exchanges.get(run.plan.exchange)
-        slots = known.slots.known() if known is not None and known.slots is not None else None
+        exchange = self._exchanges.get(run.plan.exchange)
+        slots = exchange.slots.known() if exchange is not None and exchange.slots is not None else None
         for each in readers if slots is not None and sum(r.held_slots for r in readers) >= slots else [run]:
             each.abort(verdict, now, final=True)
 

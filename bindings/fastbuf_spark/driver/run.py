@@ -364,10 +364,10 @@ class Run:
         if lease is None:
             return
         lease.seen = partitions
-        found = [other.seen for other in self._leases.values() if other.seen is not None]
+        partitions_seen = [other.seen for other in self._leases.values() if other.seen is not None]
         is_told = any(other.has_empty for other in self._leases.values() if other is not lease)
-        lease.has_empty = len(found) == tasks and not is_told
-        rest = set(range(of)).difference(*found) if lease.has_empty else ()
+        lease.has_empty = len(partitions_seen) == tasks and not is_told
+        rest = set(range(of)).difference(*partitions_seen) if lease.has_empty else ()
         peer.send(Empty(tuple(sorted(rest))))
 
     def producer_done(
