@@ -259,6 +259,207 @@ def test_every_extension_that_python_imports_has_a_stub() -> None:
     assert [str(p.relative_to(ROOT)) for p in extensions if not p.with_suffix(".pyi").exists()] == []
 
 
+# A participle alone does not say what a thing is: name it, as in keys, frame, options, batches, lines, schema.
+NOT_NAMES = frozenset(("found", "made", "known", "told", "kept", "held", "spelt", "placed"))
+NAMED_SO = {  # by module: the word, and why it stays
+    "fastbuf/memory/stats.py": ("held", "a field that users read"),
+    "fastbuf/checkpoint/store.py": ("kept", "a keyword that users write, and its default"),
+    "bindings/fastbuf_spark/spec.py": ("held", "held rows are a thing of their own"),
+    "bindings/fastbuf_spark/driver/rendezvous.py": ("held", "held rows are a thing of their own"),
+    "bindings/fastbuf_spark/worker/delta.py": ("told", "what its base class, in writing.py, calls it"),
+}
+STILL = (  # modules that have such names yet: none is added, and one that has none any more leaves the list
+    "bindings/fastbuf_spark/api/aggregates.py",
+    "bindings/fastbuf_spark/api/cogroups.py",
+    "bindings/fastbuf_spark/api/dataframe.py",
+    "bindings/fastbuf_spark/api/functions.py",
+    "bindings/fastbuf_spark/api/groups.py",
+    "bindings/fastbuf_spark/api/pipelines.py",
+    "bindings/fastbuf_spark/api/sinks.py",
+    "bindings/fastbuf_spark/api/sources.py",
+    "bindings/fastbuf_spark/api/tables.py",
+    "bindings/fastbuf_spark/driver/agreement.py",
+    "bindings/fastbuf_spark/driver/commit.py",
+    "bindings/fastbuf_spark/driver/delta.py",
+    "bindings/fastbuf_spark/driver/delta_commit.py",
+    "bindings/fastbuf_spark/driver/directory_names.py",
+    "bindings/fastbuf_spark/driver/exchanges.py",
+    "bindings/fastbuf_spark/driver/file_types.py",
+    "bindings/fastbuf_spark/driver/files.py",
+    "bindings/fastbuf_spark/driver/held.py",
+    "bindings/fastbuf_spark/driver/input_batches.py",
+    "bindings/fastbuf_spark/driver/mode.py",
+    "bindings/fastbuf_spark/driver/page.py",
+    "bindings/fastbuf_spark/driver/pair_plan.py",
+    "bindings/fastbuf_spark/driver/pipeline.py",
+    "bindings/fastbuf_spark/driver/plan.py",
+    "bindings/fastbuf_spark/driver/reader_options.py",
+    "bindings/fastbuf_spark/driver/reported.py",
+    "bindings/fastbuf_spark/driver/slots.py",
+    "bindings/fastbuf_spark/driver/sources.py",
+    "bindings/fastbuf_spark/driver/splits.py",
+    "bindings/fastbuf_spark/driver/summary.py",
+    "bindings/fastbuf_spark/driver/upstream.py",
+    "bindings/fastbuf_spark/streams/delta.py",
+    "bindings/fastbuf_spark/streams/event_times.py",
+    "bindings/fastbuf_spark/streams/files.py",
+    "bindings/fastbuf_spark/streams/function.py",
+    "bindings/fastbuf_spark/streams/groups.py",
+    "bindings/fastbuf_spark/streams/joins.py",
+    "bindings/fastbuf_spark/streams/json_rows.py",
+    "bindings/fastbuf_spark/streams/kafka.py",
+    "bindings/fastbuf_spark/streams/kafka_client.py",
+    "bindings/fastbuf_spark/streams/kafka_commits.py",
+    "bindings/fastbuf_spark/streams/kafka_reader.py",
+    "bindings/fastbuf_spark/streams/kafka_sink.py",
+    "bindings/fastbuf_spark/streams/keyed_table.py",
+    "bindings/fastbuf_spark/streams/parquet.py",
+    "bindings/fastbuf_spark/streams/postgres.py",
+    "bindings/fastbuf_spark/streams/postgres_types.py",
+    "bindings/fastbuf_spark/streams/progress.py",
+    "bindings/fastbuf_spark/streams/query.py",
+    "bindings/fastbuf_spark/streams/run.py",
+    "bindings/fastbuf_spark/streams/running.py",
+    "bindings/fastbuf_spark/streams/sink.py",
+    "bindings/fastbuf_spark/streams/snapshots.py",
+    "bindings/fastbuf_spark/streams/source.py",
+    "bindings/fastbuf_spark/streams/splits.py",
+    "bindings/fastbuf_spark/streams/staged.py",
+    "bindings/fastbuf_spark/streams/state_files.py",
+    "bindings/fastbuf_spark/streams/state_values.py",
+    "bindings/fastbuf_spark/streams/stateful.py",
+    "bindings/fastbuf_spark/streams/stream.py",
+    "bindings/fastbuf_spark/streams/stream_windows.py",
+    "bindings/fastbuf_spark/streams/task.py",
+    "bindings/fastbuf_spark/streams/window_functions.py",
+    "bindings/fastbuf_spark/streams/windows.py",
+    "bindings/fastbuf_spark/worker/lines.py",
+    "bindings/fastbuf_spark/worker/reading.py",
+    "bindings/fastbuf_spark/worker/writing.py",
+    "fastbuf/event_time/aligned.py",
+    "fastbuf/event_time/operator.py",
+    "fastbuf/event_time/session.py",
+    "fastbuf/exchange/_testing.pyx",
+    "fastbuf/exchange/channel_reader.pyx",
+    "fastbuf/exchange/channel_selector.pyx",
+    "fastbuf/exchange/gate_core.pyx",
+    "fastbuf/exchange/gate_intake.pyx",
+    "fastbuf/exchange/gate_producers.pyx",
+    "fastbuf/exchange/gate_report.pyx",
+    "fastbuf/exchange/input_gate.pyx",
+    "fastbuf/exchange/long_records.pyx",
+    "fastbuf/exchange/sampler.pyx",
+    "fastbuf/exchange/shared_reader.pxd",
+    "fastbuf/exchange/shared_reader.pyx",
+    "fastbuf/flow/_testing.pyx",
+    "fastbuf/flow/flow_control.pyx",
+    "fastbuf/memory/_testing.pyx",
+    "fastbuf/memory/audit.pyx",
+    "fastbuf/memory/local_buffer_pool.pyx",
+    "fastbuf/memory/memory_segment.pxd",
+    "fastbuf/memory/memory_segment.pyx",
+    "fastbuf/memory/pool_claims.pyx",
+    "fastbuf/memory/pool_core.pyx",
+    "fastbuf/serializers/assemble.pxd",
+    "fastbuf/serializers/assemble.pyx",
+    "fastbuf/serializers/column_plan.pxd",
+    "fastbuf/serializers/column_plan.pyx",
+    "fastbuf/serializers/columnar.pxd",
+    "fastbuf/serializers/columnar.pyx",
+    "fastbuf/serializers/lazy.pyx",
+    "fastbuf/serializers/lazy_plan.pyx",
+    "fastbuf/serializers/pair_table.pyx",
+    "fastbuf/serializers/partition.pyx",
+    "fastbuf/serializers/pickled.pyx",
+    "fastbuf/serializers/plain_groups.pyx",
+    "fastbuf/serializers/plain_keys.pyx",
+    "fastbuf/serializers/plain_lists.pyx",
+    "fastbuf/serializers/plain_parts.pxd",
+    "fastbuf/serializers/plain_parts.pyx",
+    "fastbuf/serializers/plain_rows.pyx",
+    "fastbuf/serializers/plain_sums.pyx",
+    "fastbuf/serializers/portable.pyx",
+    "fastbuf/serializers/record_groups.pyx",
+    "fastbuf/serializers/record_hash.pyx",
+    "fastbuf/serializers/row.pyx",
+    "fastbuf/serializers/row_plan.pxd",
+    "fastbuf/serializers/row_plan.pyx",
+    "fastbuf/serializers/row_scalars.pyx",
+    "fastbuf/serializers/scatter.pxd",
+    "fastbuf/serializers/scatter.pyx",
+    "fastbuf/serializers/spanning.pxd",
+    "fastbuf/serializers/spanning.pyx",
+    "fastbuf/transports/tcp_thread.pyx",
+)
+SHIPPED = [p for p in CODE if p.relative_to(ROOT).parts[0] in ("fastbuf", "bindings") and p.suffix != ".h"]
+_WORD = rf"_*(?:{'|'.join(sorted(NOT_NAMES))})"
+IN_CYTHON = re.compile(
+    rf"^\s*cdef\s[^=(#]*?\b({_WORD})\s*(?:[=,:#(\[]|$)"  # what is declared
+    rf"|^\s*(?:self\.)?({_WORD})\s*(?:[-+*/|&]|//|<<|>>)?=(?!=)"  # what is assigned
+    rf"|\bfor\s+(?:\w+\s*,\s*)*({_WORD})\b[\w\s,]*\bin\b",
+    re.MULTILINE,
+)
+
+
+def poor_names(path: Path) -> set[str]:
+    """The words that are names of variables, arguments, attributes, functions or classes there."""
+    text = path.read_text()
+    if path.suffix != ".py":
+        return {name.strip("_") for names in IN_CYTHON.findall(text) for name in names if name}
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+    return {name.strip("_").lower() for name in names} & NOT_NAMES
+
+
+def test_no_participle_alone_is_a_name() -> None:
+    names = {}
+    for path in SHIPPED:
+        where = str(path.relative_to(ROOT))
+        words = poor_names(path) - set(NAMED_SO.get(where, ())[:1])
+        if words and where not in STILL:
+            names[where] = words
+    assert names == {}
+
+
+def test_modules_without_such_names_leave_the_list() -> None:
+    assert [path for path in STILL if not poor_names(ROOT / path)] == []
+    assert [path for path, (word, _) in NAMED_SO.items() if word not in poor_names(ROOT / path)] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["found = 1", "self._made = 1", "for known in x: pass", "def told(): pass", "def f(kept): pass", "class Held: pass",
+     "[placed for placed in x]", "if (found := f()): pass"],
+)  # fmt: skip
+def test_the_check_of_names_sees_one(line: str, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(f"{line}\n")
+    (tmp_path / "fine.py").write_text("seen.found(known=1)\nfound_kind = found + self.made\n")
+    assert len(poor_names(tmp_path / "a.py")) == 1
+    assert poor_names(tmp_path / "fine.py") == set()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["cdef list found", "    cdef uint32_t held = 0", "cdef PyObject *kept[8]", "    self._made = f()", "found += 1",
+     "    for k, known in pairs:", "cdef bint told(int x) noexcept nogil:"],
+)  # fmt: skip
+def test_the_check_of_names_sees_one_in_cython(line: str, tmp_path: Path) -> None:
+    (tmp_path / "a.pyx").write_text(f"{line}\n")
+    (tmp_path / "fine.pyx").write_text(
+        "cdef int found_kind = 0  # is found\nif held == 1 and x.held != 0:\n    f(made=1)\n"
+    )
+    assert len(poor_names(tmp_path / "a.pyx")) == 1
+    assert poor_names(tmp_path / "fine.pyx") == set()
+
+
 def test_no_promises_in_the_code() -> None:
     words = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
     found = [
