@@ -111,7 +111,7 @@ def records_given(value: Any) -> Any:
 
 
 def spill_directory(directory: Any, setting: str) -> str:
-    """`directory`, or the system's for temporary files; setting: how to name another one."""
+    """`directory`, or the system's directory for temporary files; the error names `setting` as the remedy."""
     try:
         return os.fspath(directory or tempfile.gettempdir())
     except FileNotFoundError as error:  # the message has the directories that were tried

@@ -72,7 +72,7 @@ def fold(error: BaseException | None) -> None:
 
 
 def folded(frames: TracebackType | None) -> TracebackType | None:
-    """The frames; of consecutive ones of fastbuf's, and of what it calls of PySpark's on the way, the last one."""
+    """The frames, of which each run of fastbuf's own (and of PySpark's that they call) is shortened to its last one."""
     shown: list[TracebackType] = []
     run: list[TracebackType] = []  # the last frame of fastbuf's, and those of PySpark's behind it
     for frame in walk(frames):

@@ -34,7 +34,7 @@ def listen() -> None:
 
 
 def signalled() -> bool:
-    """Whether SIGTERM or SIGHUP has come: errors afterwards are its work, as Spark's JVM may have got it too."""
+    """Whether SIGTERM or SIGHUP has come.  It explains later errors: Spark's JVM may have got the signal too."""
     return bool(_signals)
 
 

@@ -209,7 +209,7 @@ def _vertex(job: dict[str, Any], stage: str | None, roots: list[dict[str, Any]])
 
 
 def _failure(failed: list[dict[str, Any]]) -> list[RenderableType]:
-    """Of several the one whose words the others only repeat."""
+    """The failure with the shortest text: the others contain it."""
     first = min(failed, key=lambda exchange: len(exchange["reason"]))
     return [Text(f"{first['name']} failed: {first['reason'].partition(chr(10))[0]}", style="bold red")]
 

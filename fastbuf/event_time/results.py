@@ -75,7 +75,7 @@ class Results:
 
 
 def gathered(tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
-    """Small tables as batches that are worth their while."""
+    """Join small tables into batches of at least `RESULT_ROWS` rows, or of 4096 tables; the last one has the rest."""
     import pyarrow as pa
 
     buffer: list[pa.Table] = []

@@ -65,7 +65,7 @@ class Reports:
     """
 
     last: Mapping[str, Any] = field(default_factory=dict)
-    #: When, the counters, and the tables of which only the largest entries were told
+    # Of each report: its time, its counters, and the names of tables that had only their largest entries
     _history: deque[tuple[float, Flat, frozenset[str]]] = field(default_factory=deque)
     _cache: dict[float, Flat] = field(default_factory=dict)
 
@@ -82,7 +82,7 @@ class Reports:
             self._history.popleft()
 
     def _fill(self, flat: Flat, now: float) -> None:
-        """Estimate what names that enter a cut table had before: they have grown evenly since they were last known."""
+        """Estimate the earlier values of names that are new in a shortened table, as if they had grown evenly."""
         history = list(self._history)
 
         def knows(k: int, name: tuple[str, str]) -> bool:

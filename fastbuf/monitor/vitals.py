@@ -318,7 +318,7 @@ class Vitals:
         }
 
     def mark(self) -> dict[str, Any]:
-        """Its figures now, with all lines and stacks: where another use of the thread begins."""
+        """The figures now, with all lines and stacks: :meth:`figures` takes them as the start of another use."""
         if self._final is not None:
             return dict(self._final)
         figures: dict[str, Any] = {"gc_s": self._gc_s, "stopped_s": self._stopped_s}

@@ -79,12 +79,12 @@ class HeldRows:
     Attributes
     ----------
     directories
-        With commas between several; empty: those that Spark gives its Python workers, which go with the executor.
+        Separated by commas.  Empty: those that Spark gives its Python workers, and removes with the executor.
     service, secret
         The name under which readers prove the secret to the application's file servers; empty: there are none, all
         tasks see each other's files.
     apart
-        All files are read from their servers, on the same host too: so tests have hosts enough.
+        Read all files from their servers, on the same host too: tests act as several hosts by it.
     """
 
     directories: str = ""

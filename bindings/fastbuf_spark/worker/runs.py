@@ -240,7 +240,7 @@ class _Cursor:
         return self._next == len(self._run)
 
     def fill(self, least_bytes: int) -> None:
-        """Read until so many bytes are held: as much for each run, so that a round returns most of what it keeps."""
+        """Read until `least_bytes` are in memory, the same for each run: so a round returns most of what was read."""
         while not self.ended and self._bytes < least_bytes:
             batch = self._run.piece(self._next)
             used = batch.nbytes

@@ -66,7 +66,7 @@ class PandasMap:
     def _frames(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pd.DataFrame]:
         for batch in batches:
             frame = pyspark_private.to_frame(batch, self.rules.zone, self.rules.int_extension)
-            # Their memory is Arrow's: while another frame has it too, pandas copies before the function writes
+            # The memory is Arrow's.  While a second frame shares it, pandas copies it before the function writes to it
             twin = frame.copy(deep=False)
             yield frame
             del frame, twin

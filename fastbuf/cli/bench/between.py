@@ -116,7 +116,7 @@ def _quietly(target: Callable[..., None], *arguments: Any) -> None:
 
 
 def _queue(size: int = 0) -> Any:
-    """A queue that this process does not wait for at its end, should nobody read it any more."""
+    """A queue that lets this process end when nobody reads it any more."""
     items = CONTEXT.Queue(size)
     items.cancel_join_thread()
     return items
