@@ -242,9 +242,9 @@ cdef class SendingEnd:
 
     def channel(self):
         """Add a channel."""
-        made = SendingChannel(self)
-        self.channels.append(made)
-        return made
+        sender = SendingChannel(self)
+        self.channels.append(sender)
+        return sender
 
 
 cdef class SendingChannel:

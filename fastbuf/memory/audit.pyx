@@ -40,7 +40,7 @@ cdef list pool_faults(PoolCore *g, bint mapped):
     cdef uint64_t word
     cdef uint32_t k, refs
     cdef dict out = {}              # address of the LocalCore -> its segments in use
-    cdef dict known = {}            # address -> name
+    cdef dict names = {}            # address -> name
     cdef int64_t unmet = 0
     cdef int64_t limits = 0
     cdef int64_t waiting = 0
@@ -48,20 +48,20 @@ cdef list pool_faults(PoolCore *g, bint mapped):
     cdef int64_t global_free, free, held, spare
     global_free = walk(g, &g.free, "the global list", places, faults)
     while p != NULL:
-        known[<size_t>p] = f"local pool {number}"
+        names[<size_t>p] = f"local pool {number}"
         out[<size_t>p] = 0
         number += 1
         p = p.following
     for k in range(g.count):
         refs = fb_u32_load_seq_cst(&g.meta[k].refs)
         if refs:
-            if <size_t>g.meta[k].owner not in known:
+            if <size_t>g.meta[k].owner not in names:
                 faults.append(f"segment {k} is out, but no pool counts it")
             else:
                 out[<size_t>g.meta[k].owner] += 1
     p = <LocalCore *><size_t>fb_u64_load_seq_cst(&g.locals)
     while p != NULL:
-        name = known[<size_t>p]
+        name = names[<size_t>p]
         free = walk(g, &p.free, name, places, faults)
         word = fb_u64_load_seq_cst(&p.word)
         held = <uint32_t>word

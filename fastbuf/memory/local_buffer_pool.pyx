@@ -216,7 +216,7 @@ cdef class LocalBufferPool:
         """
         cdef int32_t numbers[MOST_AT_ONCE]
         cdef LocalCore *p = self.core
-        cdef list found
+        cdef list handles
         cdef uint32_t got, wanted
         cdef Py_ssize_t left = whole("n", n, 0)
         if fork_count() != p.pool.forks:
@@ -225,15 +225,15 @@ cdef class LocalBufferPool:
         got = local_try_acquire_many(p, wanted, numbers)
         if got == 0 and local_destroyed(p):
             raise PoolDestroyed(f"the pool {self.name!r} was destroyed")
-        found = segments_adopt(p.pool, self, numbers, got)
+        handles = segments_adopt(p.pool, self, numbers, got)
         if left <= MOST_AT_ONCE:
-            return found
+            return handles
         while got == wanted and left > got:
             left -= got
             wanted = MOST_AT_ONCE if left > MOST_AT_ONCE else <uint32_t>left
             got = local_try_acquire_many(p, wanted, numbers)
-            found += segments_adopt(p.pool, self, numbers, got)
-        return found
+            handles += segments_adopt(p.pool, self, numbers, got)
+        return handles
 
     def recycle_many(self, segments):
         """Return one reference of each segment, as `recycle` does; if one is refused, none is returned.

@@ -258,7 +258,7 @@ cdef enum:
     MOST_KEPT = 256
 
 # recycled handles without references; they keep their type and method table. Guarded by the GIL
-cdef PyObject *kept[MOST_KEPT]
+cdef PyObject *free_handles[MOST_KEPT]
 cdef int kept_count = 0
 cdef destructor dealloc             # Cython's deallocator: runs __dealloc__ and frees
 
@@ -271,7 +271,7 @@ cdef void keep_or_dealloc(PyObject *o) noexcept:
         dealloc(o)
         return
     home = (<MemorySegment>o).home
-    kept[kept_count] = o
+    free_handles[kept_count] = o
     kept_count += 1
     Py_XDECREF(home)                                    # last: it may run any code
 
@@ -309,7 +309,7 @@ cdef inline PyObject *new_handle(PoolCore *core, PyObject *home, int32_t number)
         raise SegmentStateError(f"segment {number} was written to after it was recycled at {where}")
     if kept_count != 0:
         kept_count -= 1
-        o = kept[kept_count]
+        o = free_handles[kept_count]
         Py_SET_REFCNT(o, 1)
     else:
         try:
@@ -330,14 +330,14 @@ cdef MemorySegment segment_adopt(PoolCore *core, object home, int32_t number):
 cdef list segments_adopt(PoolCore *core, object home, const int32_t *numbers, uint32_t n):
     global kept_count
     if n <= <uint32_t>kept_count:                       # a debug build keeps no handles
-        made = PyList_New(n)
-        if made == NULL:
+        handles = PyList_New(n)
+        if handles == NULL:
             segment_recycle_many(core, numbers, n)
             raise MemoryError
         kept_count -= <int>n
         Py_SET_REFCNT(<PyObject *>home, Py_REFCNT(<PyObject *>home) + n)
-        fill_handles((<PyListObject *>made).ob_item, kept + kept_count, core, <PyObject *>home, numbers, n)
-        return steal(made)
+        fill_handles((<PyListObject *>handles).ob_item, free_handles + kept_count, core, <PyObject *>home, numbers, n)
+        return steal(handles)
     return adopt_slowly(core, home, numbers, n)
 
 
@@ -355,15 +355,15 @@ cdef void fill_handles(
 
 cdef list adopt_slowly(PoolCore *core, object home, const int32_t *numbers, uint32_t n):
     cdef uint32_t k = 0
-    cdef list made = []
+    cdef list handles = []
     try:
         while k < n:
-            made.append(steal(new_handle(core, <PyObject *>home, numbers[k])))
+            handles.append(steal(new_handle(core, <PyObject *>home, numbers[k])))
             k += 1
     except BaseException:                               # the handles made so far return their references themselves
         segment_recycle_many(core, &numbers[k + 1], n - k - 1)
         raise
-    return made
+    return handles
 
 
 cdef segments_recycle(list segments):

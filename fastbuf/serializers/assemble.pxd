@@ -25,7 +25,7 @@ cdef class BatchAssembler:
     # then must start 4 bytes after a multiple of 8.  A reference on `owner` keeps the bytes until the batch's last
     # buffer is released.
     cdef object copied(self, const uint8_t *payload, Py_ssize_t length)
-    cdef object placed(self, const uint8_t *payload, Py_ssize_t length, object owner)
+    cdef object in_place(self, const uint8_t *payload, Py_ssize_t length, object owner)
     # As placed; *export was malloc'ed, and is released and freed at the end.  It is set to NULL when this function
     # takes it over.
     cdef object placed_in(self, const uint8_t *payload, Py_ssize_t length, Py_buffer **export)

@@ -198,7 +198,7 @@ cdef class BatchAssembler:
             self._refuse(error or FB_APPEND_MEMORY, length)
         return self._batch_of(&array)
 
-    cdef object placed(self, const uint8_t *payload, Py_ssize_t length, object owner):
+    cdef object in_place(self, const uint8_t *payload, Py_ssize_t length, object owner):
         cdef ArrowArray array
         cdef int error = fb_parse(&self.c, payload, length)
         if error or fb_take_place(&self.c, drop_export, <PyObject *> owner, &array):
@@ -255,11 +255,11 @@ cdef class BatchAssembler:
         error = fb_parse(&self.c, start, view.shape[0])
         if error:
             self._refuse(error, view.shape[0])
-        found = []
+        places = []
         for k in range(self.c.n_nodes):
             p = &self.c.pieces[k]
-            found.append((p.rows, _place(p.validity, start), _place(p.body, start), _place(p.bytes, start), p.total))
-        return found
+            places.append((p.rows, _place(p.validity, start), _place(p.body, start), _place(p.bytes, start), p.total))
+        return places
 
     cdef int append_elements(self, const uint8_t *data, Py_ssize_t length) except -1:
         cdef Py_ssize_t at = 0

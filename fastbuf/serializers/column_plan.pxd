@@ -29,7 +29,7 @@ cdef class ColumnPlan:
 cdef class BoundBatch:
     cdef ColumnPlan plan
     cdef fb_batch c
-    cdef object held               # the array capsule that the columns point into
+    cdef object capsule            # the array capsule that the columns point into
     cdef ArrowArray own            # used instead for a pyarrow batch whose schema was seen before
     cdef object seen               # the pyarrow.Schema checked last
 

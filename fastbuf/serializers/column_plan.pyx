@@ -193,11 +193,11 @@ cdef class ColumnPlan:
     cdef int kind_of(self, const ArrowSchema *s, str path, fb_node *t) except -1:
         cdef bytes fmt = <bytes> s.format
         cdef int64_t wanted
-        found = _FORMATS.get(fmt)
+        layout = _FORMATS.get(fmt)
         refused = _REFUSED.get(fmt[:3] if fmt.startswith(b"+u") else fmt)
         parameters = fmt.partition(b":")[2]
-        if found is not None:
-            t.kind, t.width, t.hash = found
+        if layout is not None:
+            t.kind, t.width, t.hash = layout
             t.text = fmt == b"u" or fmt == b"U"
         elif refused is not None:
             raise SchemaError(f"column {path!r} has the type {refused[0]}, which is not supported: {refused[1]}")
@@ -276,11 +276,11 @@ cdef class ColumnPlan:
     def columns(self):
         """Names of the columns, in order."""
         cdef int k = 1
-        found = []
+        names = []
         while k < self.n_nodes:
-            found.append(self.names[k].decode("utf-8", "replace"))
+            names.append(self.names[k].decode("utf-8", "replace"))
             k = self.nodes[k].next
-        return found
+        return names
 
 
 cdef ColumnPlan plan_of(const ArrowSchema *s):
@@ -352,7 +352,7 @@ cdef class BoundBatch:
             self.plan.check(schema_of(schema))
             if type(batch) is _record_batch():
                 self.seen = batch.schema
-        self.held = array
+        self.capsule = array
         return self.bind_array(array_of(array))
 
     cdef int bind_array(self, const ArrowArray *array) except -1:
@@ -389,5 +389,5 @@ cdef class BoundBatch:
         self._free_scratch()
         self.c.rows = 0
         self.c.sorted = NULL
-        self.held = None
+        self.capsule = None
         self._release()

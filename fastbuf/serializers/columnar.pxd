@@ -20,7 +20,7 @@ cdef class ColumnarSerializer(Serializer):
     cdef object _load_plain(self, object buf, bint copy, bint check)    # None: not a block of the usual kind
     cdef object _load(self, object buf, bint copy, bint check)
     cdef int _dump_to(self, list batches, uint8_t *block, Py_ssize_t room, Py_ssize_t *length) except -1
-    cdef ColumnPlan _known(self)
+    cdef ColumnPlan _need_plan(self)
     cdef list _begin(self, object data)
     cdef int _write_header(self, uint8_t *block, Py_ssize_t length, int64_t rows) except -1
 

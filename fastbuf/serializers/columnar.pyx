@@ -131,13 +131,13 @@ cdef class ColumnarSerializer(Serializer):
 
     cdef BatchScatter scatter(self, int partitions):
         """A scatter of this schema; SchemaError before the schema is known."""
-        return BatchScatter(self._known(), partitions)
+        return BatchScatter(self._need_plan(), partitions)
 
     cdef BatchAssembler assembler(self):
         """An assembler of this schema; SchemaError before the schema is known."""
-        return BatchAssembler(self._known())
+        return BatchAssembler(self._need_plan())
 
-    cdef ColumnPlan _known(self):
+    cdef ColumnPlan _need_plan(self):
         if self.plan is None:
             raise RecordError("this ColumnarSerializer has no schema yet: give it one, or dump a batch first")
         return self.plan
@@ -296,7 +296,7 @@ cdef class ColumnarSerializer(Serializer):
             Only without a copy: the block has several chunks, which cannot be one batch in place (see :meth:`iter`), or
             does not start at a multiple of 8 bytes in memory.
         """
-        self._known()
+        self._need_plan()
         batch = self._load_plain(buf, copy, check)
         return self._load(buf, copy, check) if batch is None else batch
 
@@ -358,7 +358,7 @@ cdef class ColumnarSerializer(Serializer):
                 batch = assembler.copied(&view[4], view.shape[0] - 4)
             else:
                 check_aligned(&view[0])
-                batch = assembler.placed(&view[4], view.shape[0] - 4, body)
+                batch = assembler.in_place(&view[4], view.shape[0] - 4, body)
             rows = assembler.piece_rows()
         if rows != records:
             raise count_mismatch(records, rows)
@@ -383,13 +383,13 @@ cdef class ColumnarSerializer(Serializer):
         BlockTruncated, BlockCorrupt, SchemaMismatch
             As :meth:`loads`.
         """
-        self._known()
+        self._need_plan()
         records, body = check_block(buf, KIND_COLUMNAR, self.fingerprint, self.schema)
-        found = list(views(self.schema, BatchAssembler(self.plan), body))
-        rows = sum([chunk.rows for chunk in found])
+        chunks = list(views(self.schema, BatchAssembler(self.plan), body))
+        rows = sum([chunk.rows for chunk in chunks])
         if rows != records:
             raise count_mismatch(records, rows)
-        return found
+        return chunks
 
     def iter(self, buf, max_rows=None, max_bytes=None, copy=True, check=True):
         """Decode one block into batches of a given size.
@@ -430,7 +430,7 @@ cdef class BatchIterator:
 
     def __init__(self, ColumnarSerializer serializer not None, buf, int64_t max_rows, int64_t max_bytes,
                  bint copy, bint check):
-        self._assembler = BatchAssembler(serializer._known())
+        self._assembler = BatchAssembler(serializer._need_plan())
         self._assembler.believe(not check)
         self._records, self._body = check_block(buf, KIND_COLUMNAR, serializer.fingerprint, serializer.schema)
         self._in_place = not copy
@@ -481,7 +481,7 @@ cdef class BatchIterator:
 
     cdef list _cut(self, object batch):
         # The last piece comes first.  Rows may differ in size: a piece that is still too long is halved.
-        cdef list found = [], left
+        cdef list pieces = [], left
         left = [batch.slice(at, self._max_rows) for at in range(0, batch.num_rows, self._max_rows)]
         while left:
             piece = left.pop()
@@ -489,8 +489,8 @@ cdef class BatchIterator:
                 half = piece.num_rows // 2
                 left += [piece.slice(0, half), piece.slice(half)]
             else:
-                found.append(piece)
-        return found
+                pieces.append(piece)
+        return pieces
 
 
 cdef Py_ssize_t count_elements(const uint8_t[::1] body) except -1:

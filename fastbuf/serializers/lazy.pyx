@@ -164,7 +164,7 @@ cdef class LazyRows:
     cdef inline object _read(self, Py_ssize_t i, const uint8_t *p, Py_ssize_t n):
         cdef const uint8_t *value
         cdef Py_ssize_t length
-        cdef PyObject *made
+        cdef PyObject *value_object
         cdef Node *f = &self._plan.root.children[i]
         cdef int64_t x
         cdef double d
@@ -172,15 +172,15 @@ cdef class LazyRows:
             return None
         if f.op == OP_INT64:
             memcpy(&x, value, 8)
-            made = fb_int64(x)
+            value_object = fb_int64(x)
         elif f.op == OP_FLOAT64:
             memcpy(&d, value, 8)
-            made = fb_float(d)
+            value_object = fb_float(d)
         else:
-            made = read_value(f, value, length)
-        found = <object> made
-        Py_DECREF(made)
-        return found
+            value_object = read_value(f, value, length)
+        result = <object> value_object
+        Py_DECREF(value_object)
+        return result
 
     def __len__(self):
         return self._records
@@ -198,9 +198,9 @@ cdef class LazyRows:
         return self._row(at)
 
     def __iter__(self):
-        cdef LazyIterator found = LazyIterator.__new__(LazyIterator)
-        found._rows = self
-        return found
+        cdef LazyIterator iterator = LazyIterator.__new__(LazyIterator)
+        iterator._rows = self
+        return iterator
 
     def values(self, field):
         """One field of every record, decoded.
@@ -225,7 +225,7 @@ cdef class LazyRows:
         cdef Node *f = &self._plan.root.children[place]
         cdef const uint8_t *p
         cdef const uint8_t *value
-        cdef PyObject *made
+        cdef PyObject *item
         cdef PyObject *out
         cdef fb_column column
         column.kind = _column_kind(f.op)
@@ -240,11 +240,11 @@ cdef class LazyRows:
             for i in range(fb_get_column(column, out, self._bytes, self._starts), self._records):
                 p = self._bytes + self._starts[i]
                 if self._find(place, p, self._starts[i + 1] - PREFIX - self._starts[i], &value, &length):
-                    made = read_value(f, value, length)
+                    item = read_value(f, value, length)
                 else:
-                    made = Py_None
-                    Py_INCREF(made)
-                PyList_SET_ITEM(out, i, made)
+                    item = Py_None
+                    Py_INCREF(item)
+                PyList_SET_ITEM(out, i, item)
             return <object> out
         except BlockError as error:
             raise type(error)(f"record {i}: {error}") from None
@@ -279,8 +279,8 @@ cdef class LazyRows:
         cdef Node *f = &self._plan.root.children[place]
         cdef Py_buffer view
         slots, wanted = self._plan.array_types(place)
-        made = EMPTY(self._records, slots)
-        PyObject_GetBuffer(made, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        values = EMPTY(self._records, slots)
+        PyObject_GetBuffer(values, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
         try:
             failed = self._gather(place, <uint8_t *> view.buf)
         finally:
@@ -291,8 +291,8 @@ cdef class LazyRows:
                                   "take values()")
             raise BlockCorrupt(f"record {failed}: field {<object> f.path!r}: a bool is neither 0 nor 1")
         if wanted is None:
-            return made
-        return made.view(wanted) if f.slot == 8 else made.astype(wanted)
+            return values
+        return values.view(wanted) if f.slot == 8 else values.astype(wanted)
 
     cdef bint _none(self, Py_ssize_t place, Py_ssize_t i) except -1:
         if not self._bytes[self._starts[i] + (place >> 3)] >> (place & 7) & 1:
@@ -359,10 +359,10 @@ cdef class LazyRow:
         raise TypeError("rows come from RowSerializer.view")
 
     def __len__(self):
-        return _held(self)._plan.root.count
+        return _rows_of(self)._plan.root.count
 
     def __getitem__(self, field):
-        cdef LazyRows rows = _held(self)
+        cdef LazyRows rows = _rows_of(self)
         cdef int64_t place
         if not rows._open:
             rows._check()
@@ -390,7 +390,7 @@ cdef class LazyRow:
 
     def as_tuple(self):
         """All fields, decoded."""
-        cdef LazyRows rows = _held(self)
+        cdef LazyRows rows = _rows_of(self)
         cdef PyObject *record
         rows._check()
         record = PyTuple_New(rows._plan.root.count)
@@ -406,7 +406,7 @@ cdef class LazyRow:
     @property
     def key(self):
         """The key's fields, decoded: a tuple."""
-        cdef LazyRows rows = _held(self)
+        cdef LazyRows rows = _rows_of(self)
         cdef int32_t k
         if rows._key is None:
             raise TypeError(_keyless(rows))
@@ -414,7 +414,7 @@ cdef class LazyRow:
         return tuple([rows._read(rows._key.places[k], self._p, self._n) for k in range(rows._key.count)])
 
     def __hash__(self):
-        cdef LazyRows rows = _held(self)
+        cdef LazyRows rows = _rows_of(self)
         cdef const uint8_t *value
         cdef Py_ssize_t length
         cdef uint64_t h = SEED
@@ -432,7 +432,7 @@ cdef class LazyRow:
 
     def __richcmp__(self, other, int how):
         cdef int c
-        if not isinstance(other, LazyRow) or not _alike(_held(self), _held(<LazyRow> other)):
+        if not isinstance(other, LazyRow) or not _alike(_rows_of(self), _rows_of(<LazyRow> other)):
             return NotImplemented
         c = _compare(self, <LazyRow> other)
         if how == Py_EQ:
@@ -448,7 +448,7 @@ cdef class LazyRow:
         return c >= 0
 
     def __repr__(self):
-        if not _held(self)._open:
+        if not _rows_of(self)._open:
             return "LazyRow(released)"
         fields = zip(<object> self._rows._plan.root.names, self.as_tuple())
         return f"LazyRow({', '.join(f'{name}={value!r}' for name, value in fields)})"
@@ -499,7 +499,7 @@ cdef inline int _column_kind(uint8_t op) noexcept:
     return FB_COLUMN_BYTES if op == OP_BINARY else FB_COLUMN_OTHER
 
 
-cdef inline LazyRows _held(LazyRow row):
+cdef inline LazyRows _rows_of(LazyRow row):
     if row._rows is None:                   # made from Python, so it is empty
         raise TypeError("rows come from RowSerializer.view")
     return row._rows

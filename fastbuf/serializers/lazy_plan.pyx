@@ -63,10 +63,10 @@ cdef class LazyPlan:
     cdef Py_ssize_t place(self, object field) except -1:
         cdef Py_ssize_t place
         if isinstance(field, str):
-            found = self.places.get(field)
-            if found is None:
+            number = self.places.get(field)
+            if number is None:
                 raise SchemaError(f"no field {field!r}: the fields are {<object> self.root.names}")
-            return found
+            return number
         place = field
         if place < 0:
             place += self.root.count
@@ -80,10 +80,10 @@ cdef class LazyPlan:
         try:
             return <LazyKey> self._keys[wanted]
         except (KeyError, TypeError):         # not cached yet, or not hashable
-            found = self._choose(wanted)
+            lazy_key = self._choose(wanted)
         if len(self._keys) < REMEMBERED:
-            self._keys[wanted] = found
-        return found
+            self._keys[wanted] = lazy_key
+        return lazy_key
 
     cdef LazyKey _choose(self, object wanted):
         cdef Node *root = self.root
@@ -113,11 +113,11 @@ cdef class LazyPlan:
         return key
 
     cdef tuple array_types(self, Py_ssize_t place):
-        found = self._arrays.get(place)
-        if found is None:
-            found = _types(self.plan.schema.fields[place], self.root.children[place].slot)
-            self._arrays[place] = found
-        return found
+        types = self._arrays.get(place)
+        if types is None:
+            types = _types(self.plan.schema.fields[place], self.root.children[place].slot)
+            self._arrays[place] = types
+        return types
 
 
 cdef tuple _types(object field, int slot):

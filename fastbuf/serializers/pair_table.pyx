@@ -123,9 +123,9 @@ cdef class PairTable:
         """
         cdef tuple pair
         cdef int64_t last = self.rows + most
-        cdef list found = []
+        cdef list pairs = []
         if most <= 0:
-            return found
+            return pairs
         try:
             for record in source:
                 pair = key_and_value(record, self.rows)
@@ -133,12 +133,12 @@ cdef class PairTable:
                 self.proof += mixed(<uint64_t> portable_by_value(pair[0]))
                 if self._create is not None:
                     pair = (pair[0], self._create(pair[1]))
-                PyList_Append(found, pair)
+                PyList_Append(pairs, pair)
                 if self.rows >= last:
                     break
         except StopIteration as error:
             raise _stopped(error) from error
-        return found
+        return pairs
 
     def add(self, list pairs not None):
         """Merge pairs into the table whose values are accumulators already: ``create`` is not called.
@@ -238,13 +238,13 @@ cdef class PairTable:
         if times:
             self._others = 0                           # measure the next object of an unknown type
             before = self._bytes_of(old, 0)
-        made = self._merge(had, value)
+        merged = self._merge(had, value)
         if times:
             self._others = 0
             # Never subtract: when the table is full, the earlier entries may not have become smaller
-            self.nbytes += times * max(<int64_t> 0, self._bytes_of(<PyObject *> made, 0) - before)
-        if made is not had:
-            PyDict_SetItem(self.table, key, made)
+            self.nbytes += times * max(<int64_t> 0, self._bytes_of(<PyObject *> merged, 0) - before)
+        if merged is not had:
+            PyDict_SetItem(self.table, key, merged)
         return 0
 
     cdef int64_t _bytes_of(self, PyObject *o, int depth) except -1:
@@ -269,14 +269,14 @@ cdef class PairTable:
         return self._bytes_of_other(<object> o, depth)
 
     def _bytes_of_items(self, items, int64_t count, int64_t own, int depth):
-        cdef int64_t found = 0, some = 0
+        cdef int64_t used = 0, some = 0
         if count > SAMPLE and hasattr(items, "__getitem__") and not isinstance(items, dict):
             # a sample of the whole container: the first items may differ from the others
             items = [items[i * count // SAMPLE] for i in range(SAMPLE)]
         for item in islice(items, SAMPLE):
-            found += self._bytes_of(<PyObject *> item, depth + 1)
+            used += self._bytes_of(<PyObject *> item, depth + 1)
             some += 1
-        return own + (found * count // some if some else 0)
+        return own + (used * count // some if some else 0)
 
     def _bytes_of_other(self, o, int depth):
         cdef int64_t own, each

@@ -114,9 +114,9 @@ cdef class HashPartitioner:
         cdef int i
         if self.hot == NULL or not self.hot.taken:
             return {}
-        found = [(self.hot.count[i] - self.hot.error[i], self.hot.hash[i], self.hot.partition[i])
+        counts = [(self.hot.count[i] - self.hot.error[i], self.hot.hash[i], self.hot.partition[i])
                  for i in range(self.hot.n)]
-        return {key: (count / self.hot.taken, part) for count, key, part in sorted(found, reverse=True) if count}
+        return {key: (count / self.hot.taken, part) for count, key, part in sorted(counts, reverse=True) if count}
 
     def key_values(self):
         """The keys of :meth:`hot_keys` as text, by hash; empty unless requested."""
@@ -125,8 +125,8 @@ cdef class HashPartitioner:
     cdef int name_key(self, int32_t hash, tuple values) except -1:
         if hash not in self.texts:
             if len(self.texts) >= 4 * HOT_KEYS:     # drop keys that are no longer counted
-                kept = {self.hot.hash[i] for i in range(self.hot.n)}
-                self.texts = {key: text for key, text in self.texts.items() if key in kept}
+                hashes = {self.hot.hash[i] for i in range(self.hot.n)}
+                self.texts = {key: text for key, text in self.texts.items() if key in hashes}
             self.texts[hash] = key_text(values)
         return 0
 
@@ -174,8 +174,8 @@ cdef class HashPartitioner:
         for i, key in enumerate(self.keys):
             if isinstance(key, str):
                 if names.count(key) != 1:
-                    found = names.count(key)
-                    raise SchemaError(f"the schema has {found} columns named {key!r}; its columns are {names}")
+                    count = names.count(key)
+                    raise SchemaError(f"the schema has {count} columns named {key!r}; its columns are {names}")
                 place = names.index(key)
             else:
                 place = key
@@ -232,15 +232,15 @@ cdef class HashPartitioner:
             self.batch = BoundBatch(ColumnPlan(batch.schema if hasattr(batch, "schema") else batch))
             self.batch.bind(batch)
         try:
-            found = np.empty(self.batch.c.rows, np.int32)
+            ids = np.empty(self.batch.c.rows, np.int32)
             if self.batch.c.rows:
-                out = found
+                out = ids
                 self.fill(self.batch, &out[0])
             else:
                 self.check(self.batch.plan)
         finally:
             self.batch.unbind()
-        return found
+        return ids
 
 
 def hash_partition(batch, keys, int n):

@@ -286,27 +286,27 @@ cdef class PickledSerializer(Serializer):
         return _unpickle(src, length)
 
     cdef list _one_by_one(self, object records):
-        cdef list found = []
+        cdef list pickles = []
         cdef Pickle out
         for record in records:
             try:
                 out = self._pickle(record)
             except RecordError as error:
-                raise type(error)(f"record {len(found)}: {error}") from error.__cause__
+                raise type(error)(f"record {len(pickles)}: {error}") from error.__cause__
             if out.size() > 0xFFFFFFFF:
-                raise RecordTooLong(f"record {len(found)}: its pickle has {out.size():,} bytes, the format allows at "
+                raise RecordTooLong(f"record {len(pickles)}: its pickle has {out.size():,} bytes, the format allows at "
                                     f"most {0xFFFFFFFF:,}")
             if out is self._sink:
                 # Small, in one piece: the pickler continues with the same sink.
-                found.append(out.first)
+                pickles.append(out.first)
                 out.clear()
             else:
-                found.append(out)
-        return found
+                pickles.append(out)
+        return pickles
 
     cdef list _in_groups(self, object records):
         # None if a group cannot be pickled whole: pickling one by one then finds the bad record.
-        cdef list found = []
+        cdef list pickles = []
         cdef Py_ssize_t at = 0, n = len(records), take = 1, size
         cdef Pickle out
         while at < n:
@@ -322,10 +322,10 @@ cdef class PickledSerializer(Serializer):
             size = out.size()
             if size > 0xFFFFFFFF:
                 return None
-            found.append(out)
+            pickles.append(out)
             at += take
             take = max(1, min(self.group, GROUP_BYTES * take // (size + 1)))
-        return found
+        return pickles
 
     def dumps(self, records):
         """Encode records into one block.
@@ -397,14 +397,14 @@ cdef class PickledSerializer(Serializer):
             The block is cut short, altered, or of another kind.
         """
         cdef PickleIterator source = PickleIterator(buf)
-        cdef list found
+        cdef list records
         if not source._grouped:
             return list(source)
-        found = []
+        records = []
         while source._number < source._records:
-            found += <list> source._next_payload()
+            records += <list> source._next_payload()
         source._check_end()
-        return found
+        return records
 
     def iter(self, buf):
         """Decode a block record by record, or group by group; the iterator keeps it alive.  Do not change it."""
@@ -458,7 +458,7 @@ cdef class PickleIterator:
             raise BlockCorrupt(f"record {self._number}: its length is {size:,} bytes, and {left - PREFIX:,} are left")
         self._at += PREFIX + <Py_ssize_t> size          # now: the next call goes on behind one that does not load
         try:
-            found = _unpickle(p + PREFIX, size)
+            value = _unpickle(p + PREFIX, size)
         except BlockError as error:
             where = f"record {self._number}"
             if self._grouped:
@@ -469,10 +469,10 @@ cdef class PickleIterator:
             raise type(error)(f"{where}: {error}") from error.__cause__
         if not self._grouped:
             self._number += 1
-            return found
-        if type(found) is not list or not found:
-            raise BlockCorrupt(f"record {self._number}: a group is a list of records, not a {type(found).__name__}")
-        if len(found) > self._records - self._number:
-            raise count_mismatch(self._records, self._number + len(found))
-        self._number += len(found)
-        return found
+            return value
+        if type(value) is not list or not value:
+            raise BlockCorrupt(f"record {self._number}: a group is a list of records, not a {type(value).__name__}")
+        if len(value) > self._records - self._number:
+            raise count_mismatch(self._records, self._number + len(value))
+        self._number += len(value)
+        return value

@@ -59,7 +59,7 @@ cdef class PlainGroups(PlainRows):
             How many pairs were not added: all, if their types are not supported, or differ from those before.
         """
         cdef PlainNode nodes[MOST_NODES]
-        cdef uint32_t found[KEY_BLOCK]
+        cdef uint32_t numbers[KEY_BLOCK]
         cdef Py_ssize_t count = 0, at = 0
         cdef int64_t side
         cdef int32_t x32
@@ -83,18 +83,18 @@ cdef class PlainGroups(PlainRows):
             self._reserve(count)
             while at < count:
                 n = <int> min(count - at, <Py_ssize_t> KEY_BLOCK)
-                self._keys.find_column(&nodes[1], n, found)
+                self._keys.find_column(&nodes[1], n, numbers)
                 if self._keys.count * max(1, self._sides) > 0xFFFFFFFF:
                     raise MemoryError(f"{self._keys.count:,} keys are more than there are numbers for")
                 for i in range(n):
-                    self._groups[self.rows + i] = found[i]
+                    self._groups[self.rows + i] = numbers[i]
                 if self._sides:
                     for i in range(n):
                         memcpy(&x32, nodes[3].at + 4 * i, 4)
                         side = x32
                         if not 0 <= side < self._sides:
                             raise RecordError(f"a value is of side {side}, and there are {self._sides}")
-                        self._groups[self.rows + i] = <uint32_t> (found[i] * self._sides + side)
+                        self._groups[self.rows + i] = <uint32_t> (numbers[i] * self._sides + side)
                     nodes[3].at += 4 * n
                 self._take(&nodes[first], of - first, n)
                 at += n
@@ -121,19 +121,19 @@ cdef PyObject *_values_of(object table, int64_t key) except NULL:
     cdef PlainGroups groups = <PlainGroups> table
     cdef int sides = groups._sides
     if sides:
-        found = tuple([_values(groups, key * sides + side) for side in range(sides)])
+        values = tuple([_values(groups, key * sides + side) for side in range(sides)])
     else:
-        found = _values(groups, key)
-    Py_INCREF(<PyObject *> found)
-    return <PyObject *> found
+        values = _values(groups, key)
+    Py_INCREF(<PyObject *> values)
+    return <PyObject *> values
 
 
 cdef PlainValues _values(PlainGroups groups, int64_t group):
-    cdef PlainValues made = PlainValues.__new__(PlainValues)
-    made._groups = groups
-    made._start = groups._starts[group]
-    made._stop = groups._starts[group + 1]
-    return made
+    cdef PlainValues values = PlainValues.__new__(PlainValues)
+    values._groups = groups
+    values._start = groups._starts[group]
+    values._stop = groups._starts[group + 1]
+    return values
 
 
 @cython.no_gc                                          # it cannot be part of a reference cycle

@@ -52,12 +52,12 @@ cdef int portable_hashes(const PlainNode *node, int n, uint64_t *hashes) except 
     cdef const uint8_t *p = node.text_at
     cdef int64_t x
     cdef int32_t x32
-    cdef Py_hash_t found
+    cdef Py_hash_t hash
     cdef int i
     for i in range(n):
         if node.kind == KIND_STR:
-            found = fb_text_hash(p, node.at[i])
-            hashes[i] = <uint64_t> found
+            hash = fb_text_hash(p, node.at[i])
+            hashes[i] = <uint64_t> hash
             p += node.at[i]
         elif node.kind == KIND_INT32:
             memcpy(&x32, node.at + 4 * i, 4)
@@ -92,7 +92,7 @@ cdef class PlainKeys:
         return kind == self.kind if self.kind else kind == KIND_INT64 or kind == KIND_STR
 
     cdef list pairs(self, int64_t start, int64_t stop, second_fn second, object table):
-        cdef list made = new_list(stop - start)
+        cdef list out = new_list(stop - start)
         cdef PyObject *pair
         cdef int64_t i
         cdef int collects = PyGC_Disable()             # no garbage is made here, and collections would cost time
@@ -100,13 +100,13 @@ cdef class PlainKeys:
             for i in range(start, stop):
                 pair = PyTuple_New(2)
                 PyObject_GC_UnTrack(pair)
-                PyList_SET_ITEM(<PyObject *> made, i - start, pair)
+                PyList_SET_ITEM(<PyObject *> out, i - start, pair)
                 PyTuple_SET_ITEM(pair, 0, self.make(i))
                 PyTuple_SET_ITEM(pair, 1, second(table, i))
         finally:
             if collects:
                 PyGC_Enable()
-        return made
+        return out
 
     cdef int find_ints(self, const int64_t *x, int n, uint32_t *found) except -1:
         cdef uint64_t hashes[KEY_BLOCK]
@@ -213,19 +213,19 @@ cdef class PlainKeys:
     cdef int _grow(self) except -1:
         """Twice the places."""
         cdef uint64_t places = LEAST if self._slots == NULL else 2 * (self._mask + 1), at, h
-        cdef uint64_t *made = <uint64_t *> PyMem_Calloc(places, 8)
+        cdef uint64_t *slots = <uint64_t *> PyMem_Calloc(places, 8)
         cdef int64_t i
-        if made == NULL:
+        if slots == NULL:
             raise MemoryError(f"no memory for {places:,} places of keys")
         for i in range(self.count):
             if i + AHEAD < self.count:
-                __builtin_prefetch(&made[self._hash(i + AHEAD) & (places - 1)])
+                __builtin_prefetch(&slots[self._hash(i + AHEAD) & (places - 1)])
             h = self._hash(i)
             at = h & (places - 1)
-            while made[at]:
+            while slots[at]:
                 at = (at + 1) & (places - 1)
-            made[at] = h >> 32 << 32 | <uint64_t> (i + 1)
+            slots[at] = h >> 32 << 32 | <uint64_t> (i + 1)
         PyMem_Free(self._slots)
-        self._slots = made
+        self._slots = slots
         self._mask = places - 1
         return 0

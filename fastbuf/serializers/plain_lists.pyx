@@ -303,9 +303,9 @@ cdef int _check_head(const uint8_t *p, int64_t left) except -1:
 
 
 cdef PyObject *text_object(const uint8_t *p, Py_ssize_t n) except NULL:
-    cdef PyObject *made = fb_str(p, n)
-    if made != NULL:
-        return made
+    cdef PyObject *text = fb_str(p, n)
+    if text != NULL:
+        return text
     PyErr_Clear()                                      # once more in Python, for the reason
     try:
         p[:n].decode("utf-8")
@@ -319,7 +319,7 @@ cdef inline PyObject *_make_leaf(PlainNode *node) except NULL:
     cdef int32_t x32
     cdef double d
     cdef Py_ssize_t n
-    cdef PyObject *made
+    cdef PyObject *leaf
     cdef uint8_t *p = node.at
     if node.kind == KIND_INT32:
         memcpy(&x32, p, 4)
@@ -344,30 +344,30 @@ cdef inline PyObject *_make_leaf(PlainNode *node) except NULL:
     if p[0] > 2:
         raise BlockCorrupt(f"a value that is {p[0]} is neither None nor a bool")
     node.at += 1
-    made = Py_None if p[0] == 0 else Py_False if p[0] == 1 else Py_True
-    Py_INCREF(made)
-    return made
+    leaf = Py_None if p[0] == 0 else Py_False if p[0] == 1 else Py_True
+    Py_INCREF(leaf)
+    return leaf
 
 
 cdef inline PyObject *_begin(PlainNode *node) except NULL:
     # A tuple is made empty, put into its container, and filled there: after an error, freeing the outermost frees all.
-    cdef PyObject *made
+    cdef PyObject *value
     if node.kind != KIND_TUPLE:
         return _make_leaf(node)
-    made = PyTuple_New(node.items)
+    value = PyTuple_New(node.items)
     # it cannot be in a cycle; the garbage collector would find that out later
-    PyObject_GC_UnTrack(made)
-    return made
+    PyObject_GC_UnTrack(value)
+    return value
 
 
-cdef int _fill(PyObject *made, PlainNode *nodes, int n) except -1:
+cdef int _fill(PyObject *container, PlainNode *nodes, int n) except -1:
     """Fills a tuple whose items' nodes begin at n; returns the node after them."""
     cdef Py_ssize_t i, items = nodes[n - 1].items
     for i in range(items):
-        PyTuple_SET_ITEM(made, i, _begin(&nodes[n]))
+        PyTuple_SET_ITEM(container, i, _begin(&nodes[n]))
         n += 1
         if nodes[n - 1].kind == KIND_TUPLE:
-            n = _fill(PyTuple_GET_ITEM(made, i), nodes, n)
+            n = _fill(PyTuple_GET_ITEM(container, i), nodes, n)
     return n
 
 
@@ -390,27 +390,27 @@ cpdef list unpack_plain(object packed):
     cdef PlainNode nodes[MOST_NODES]
     cdef Py_buffer view
     cdef Py_ssize_t i, count = 0
-    cdef PyObject *made
+    cdef PyObject *value
     cdef int collects
-    cdef list found
+    cdef list values
     PyObject_GetBuffer(packed, &view, PyBUF_SIMPLE)
     try:
         read_nodes(<const uint8_t *> view.buf, view.len, nodes, &count)
         # Each value takes a byte at least, so the list is no longer than the bytes are.
-        found = new_list(count)
+        values = new_list(count)
         collects = PyGC_Disable()                      # no garbage is made here, and collections would visit it often
         try:
             for i in range(count):
-                made = _begin(nodes)
-                PyList_SET_ITEM(<PyObject *> found, i, made)
+                value = _begin(nodes)
+                PyList_SET_ITEM(<PyObject *> values, i, value)
                 if nodes[0].kind == KIND_TUPLE:
-                    _fill(made, nodes, 1)
+                    _fill(value, nodes, 1)
         finally:
             if collects:
                 PyGC_Enable()
     finally:
         PyBuffer_Release(&view)
-    return found
+    return values
 
 
 def plain_count(packed):

@@ -16,7 +16,7 @@ cdef class PlainParts(PlainRows):           # rows are pairs, and groups are par
 
 # Reads pickles without making objects of them.
 cdef class PlainPickles(PlainRows):
-    cdef const uint8_t **_known             # the pickle's memo: first byte of a text, NULL for other objects
+    cdef const uint8_t **_memo_texts        # the pickle's memo: first byte of a text, NULL for other objects
     cdef uint8_t *_lengths
     cdef int64_t _memo
     cdef int64_t _memo_room

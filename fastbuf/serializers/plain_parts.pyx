@@ -83,8 +83,8 @@ cdef class PlainParts(PlainRows):
     @property
     def full(self):
         """Whether it has enough pairs for lists of about ``group_bytes``."""
-        cdef int64_t held = self.rows * 8 * self._width + self._texts.used
-        return held >= self._group_bytes * self._partitions or held >= MOST_HELD
+        cdef int64_t used = self.rows * 8 * self._width + self._texts.used
+        return used >= self._group_bytes * self._partitions or used >= MOST_HELD
 
     def lists(self):
         """Remove and return the pairs.
@@ -116,7 +116,7 @@ cdef class PlainPickles(PlainRows):
     """
 
     def __dealloc__(self):
-        PyMem_Free(self._known)
+        PyMem_Free(self._memo_texts)
         PyMem_Free(self._lengths)
 
     def packed(self, bytes pickle not None):
@@ -137,9 +137,9 @@ cdef class PlainPickles(PlainRows):
     cdef int _remember(self, const uint8_t *p, uint8_t n) except -1:
         if self._memo == self._memo_room:
             self._memo_room = max(<int64_t> 1024, 2 * self._memo_room)
-            self._known = <const uint8_t **> resized(self._known, 8 * self._memo_room)
+            self._memo_texts = <const uint8_t **> resized(self._memo_texts, 8 * self._memo_room)
             self._lengths = <uint8_t *> resized(self._lengths, self._memo_room)
-        self._known[self._memo] = p
+        self._memo_texts[self._memo] = p
         self._lengths[self._memo] = n
         self._memo += 1
         return 0
@@ -233,10 +233,10 @@ cdef class PlainPickles(PlainRows):
                 if op == c"j":
                     memcpy(&u, p, 4)
                 p += 1 if op == c"h" else 4
-                if u >= self._memo or self._known[u] == NULL:
+                if u >= self._memo or self._memo_texts[u] == NULL:
                     return False                                            # a reference to a pair, not to a text
                 texts_room(&self._texts, self._lengths[u])
-                kind, x = KIND_STR, texts_put(&self._texts, self._known[u], self._lengths[u])
+                kind, x = KIND_STR, texts_put(&self._texts, self._memo_texts[u], self._lengths[u])
             if kind:
                 if cell == 2 or (self._kinds[1 + cell] and self._kinds[1 + cell] != kind):
                     return False

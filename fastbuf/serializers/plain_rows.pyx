@@ -16,10 +16,10 @@ cdef enum:
 
 
 cdef void *resized(void *p, int64_t size) except NULL:
-    cdef void *made = PyMem_Realloc(p, size)
-    if made == NULL:
+    cdef void *block = PyMem_Realloc(p, size)
+    if block == NULL:
         raise MemoryError(f"no memory for {size:,} bytes of pairs")
-    return made
+    return block
 
 
 cdef int texts_room(Texts *texts, int64_t more) except -1:
@@ -209,35 +209,35 @@ cdef class PlainRows:
         return size + self._texts.used // max(<int64_t> 1, self.rows)
 
     cdef list _list(self, int64_t start, int64_t stop):
-        cdef list made = new_list(stop - start)
+        cdef list values = new_list(stop - start)
         cdef int64_t i
         cdef int collects, node, cell
         collects = PyGC_Disable()                      # no garbage is made here, and collections would cost time
         try:
             for i in range(start, stop):
                 node = cell = 0
-                PyList_SET_ITEM(<PyObject *> made, i - start, self._make(self._cells + i * self._width, &node, &cell))
+                PyList_SET_ITEM(<PyObject *> values, i - start, self._make(self._cells + i * self._width, &node, &cell))
         finally:
             if collects:
                 PyGC_Enable()
-        return made
+        return values
 
     cdef PyObject *_make(self, const int64_t *cells, int *node, int *cell) except NULL:
-        cdef PyObject *made
+        cdef PyObject *value
         cdef int64_t x
         cdef double d
         cdef int kind = self._kinds[node[0]], items = self._items[node[0]], i
         node[0] += 1
         if kind == KIND_TUPLE:
-            made = PyTuple_New(items)
-            PyObject_GC_UnTrack(made)                  # it cannot be part of a reference cycle
+            value = PyTuple_New(items)
+            PyObject_GC_UnTrack(value)                  # it cannot be part of a reference cycle
             try:
                 for i in range(items):
-                    PyTuple_SET_ITEM(made, i, self._make(cells, node, cell))
+                    PyTuple_SET_ITEM(value, i, self._make(cells, node, cell))
             except BaseException:
-                Py_DECREF(made)
+                Py_DECREF(value)
                 raise
-            return made
+            return value
         x = cells[cell[0]]
         cell[0] += 1
         if kind == KIND_INT64:
@@ -249,9 +249,9 @@ cdef class PlainRows:
             return text_object(self._texts.bytes + (x >> 8), x & 0xFF)
         if kind == KIND_BYTES:
             return fb_bytes(self._texts.bytes + (x >> 8), x & 0xFF)
-        made = Py_None if x == 0 else Py_False if x == 1 else Py_True
-        Py_INCREF(made)
-        return made
+        value = Py_None if x == 0 else Py_False if x == 1 else Py_True
+        Py_INCREF(value)
+        return value
 
     cdef bytes _pack(self, int64_t start, int64_t stop, int side):
         cdef PlainNode nodes[MOST_NODES + 2]

@@ -125,7 +125,7 @@ cdef class PlainSums:
             bits; then the table takes no more.
         """
         cdef PlainNode nodes[MOST_NODES]
-        cdef uint32_t found[KEY_BLOCK]
+        cdef uint32_t numbers[KEY_BLOCK]
         cdef int64_t values[KEY_BLOCK]
         cdef uint64_t hashes[KEY_BLOCK]
         cdef Py_ssize_t count = 0, at = 0
@@ -146,9 +146,9 @@ cdef class PlainSums:
                 n = <int> min(count - at, <Py_ssize_t> KEY_BLOCK)
                 if counted:
                     portable_hashes(&nodes[1], n, hashes)
-                self._keys.find_column(&nodes[1], n, found)
+                self._keys.find_column(&nodes[1], n, numbers)
                 take_numbers(&nodes[2], n, values, 1)
-                taken = self._merge(found, values, n)
+                taken = self._merge(numbers, values, n)
                 at += taken
                 if counted:
                     for i in range(taken):
@@ -268,7 +268,7 @@ cdef class PlainSums:
         columns[1].step = columns[2].step = 1
         return pack_columns(nodes, columns, 3, which, self._keys._texts.bytes, count)
 
-    cdef int _merge(self, const uint32_t *found, const int64_t *values, int n) except -1:
+    cdef int _merge(self, const uint32_t *numbers, const int64_t *values, int n) except -1:
         """Merges values; -> how many, fewer than n if the next sum would need more than 64 bits."""
         cdef int64_t room, x, had
         cdef double d, e
@@ -278,11 +278,11 @@ cdef class PlainSums:
             self._values = <int64_t *> resized(self._values, 8 * room)
             self._room = room
         for i in range(n):
-            if found[i] == self._had:                  # a new key has the next number
+            if numbers[i] == self._had:                  # a new key has the next number
                 self._values[self._had] = values[i]
                 self._had += 1
                 continue
-            had = self._values[found[i]]
+            had = self._values[numbers[i]]
             x = values[i]
             if self._value == KIND_FLOAT:
                 memcpy(&d, &had, 8)
@@ -298,14 +298,14 @@ cdef class PlainSums:
                 x = max(had, x)
             else:
                 x = min(had, x)
-            self._values[found[i]] = x
+            self._values[numbers[i]] = x
         return n
 
     cdef int _fill_block(self, source, bint *ended) except -1:
         cdef int64_t ints[KEY_BLOCK]
         cdef int64_t values[KEY_BLOCK]
         cdef uint64_t hashes[KEY_BLOCK]
-        cdef uint32_t found[KEY_BLOCK]
+        cdef uint32_t numbers[KEY_BLOCK]
         cdef const uint8_t *at[KEY_BLOCK]
         cdef uint8_t lengths[KEY_BLOCK]
         cdef uint8_t texts[KEY_BLOCK * LONGEST]
@@ -363,10 +363,10 @@ cdef class PlainSums:
         if n == 0:
             return 0
         if self._keys.kind == KIND_STR:
-            self._keys.find_texts(at, lengths, n, found)
+            self._keys.find_texts(at, lengths, n, numbers)
         else:
-            self._keys.find_ints(ints, n, found)
-        taken = self._merge(found, values, n)
+            self._keys.find_ints(ints, n, numbers)
+        taken = self._merge(numbers, values, n)
         for i in range(taken):
             self.proof += mixed(hashes[i])
         self.rows += taken

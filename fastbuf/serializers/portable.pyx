@@ -105,17 +105,17 @@ def portable_partition(keys, n):
     ndarray
         int32, of shape (keys,), from 0 to n - 1.
     """
-    cdef list found = keys if type(keys) is list else list(keys)
-    cdef Py_ssize_t i, count = len(found)
+    cdef list items = keys if type(keys) is list else list(keys)
+    cdef Py_ssize_t i, count = len(items)
     cdef int64_t parts = n, to
     cdef int32_t[::1] out
     if not 1 <= parts <= 0x7FFFFFFF:
         raise ValueError(f"n is {n}: it must be within 1 and {0x7FFFFFFF}")
-    made = np.empty(count, np.int32)
-    out = made
+    partitions = np.empty(count, np.int32)
+    out = partitions
     for i in range(count):
-        if i >= len(found):
+        if i >= len(items):
             raise RecordError("the keys changed in number while they were hashed")
-        to = portable(found[i]) % parts
+        to = portable(items[i]) % parts
         out[i] = <int32_t> (to + parts if to < 0 else to)
-    return made
+    return partitions

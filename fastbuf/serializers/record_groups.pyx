@@ -36,13 +36,13 @@ cdef tuple key_and_value(object record, int64_t number):
 cdef tuple _pair(object record, int64_t number):
     """The pair that ``for k, v in records`` makes of a record."""
     try:
-        found = iter(record)
+        iterator = iter(record)
     except TypeError as error:
         if hasattr(type(record), "__iter__"):
             raise                                      # raised by the record itself
         raise _no_pair(record, number, f"a {type(record).__qualname__} cannot be unpacked") from error
     items = []
-    for item in found:
+    for item in iterator:
         if len(items) == 2:
             raise _no_pair(record, number, f"a {type(record).__qualname__} that has more than two items")
         items.append(item)
@@ -203,7 +203,7 @@ cdef class RecordGroups:
     cdef int64_t _bytes_of_items(self, PyObject *o, bint is_list, int depth) except -1:
         cdef Py_ssize_t n = PyList_GET_SIZE(o) if is_list else PyTuple_GET_SIZE(o), i
         cdef Py_ssize_t some = min(n, <Py_ssize_t> SAMPLE)
-        cdef int64_t found = 0
+        cdef int64_t used = 0
         for i in range(some):
             # Keep a reference: pickling an item may run code that changes the list.
             if is_list:
@@ -212,8 +212,8 @@ cdef class RecordGroups:
                 item = <object> PyList_GET_ITEM(o, i)
             else:
                 item = <object> PyTuple_GET_ITEM(o, i)
-            found += self._bytes_of(<PyObject *> item, depth)
-        return 2 + (found if some == n else found // some * n)
+            used += self._bytes_of(<PyObject *> item, depth)
+        return 2 + (used if some == n else used // some * n)
 
     cdef int64_t _bytes_of_other(self, object o) except -1:
         if PyObject_CheckBuffer(<PyObject *> o):
@@ -267,8 +267,8 @@ cdef class RecordGroups:
 
     def _items(self, source):
         cdef int64_t p
-        while (found := self._next_group(source)) is not None:
-            yield found
+        while (item := self._next_group(source)) is not None:
+            yield item
         for p in range(self.partitions):
             group = self._groups[p]
             if group is not None:

@@ -71,27 +71,27 @@ cdef object field_of(object record, Py_ssize_t place, str name):
 
 
 cdef _Field _field(object field, Py_ssize_t place, str path):
-    cdef _Field made = _Field.__new__(_Field)
+    cdef _Field result = _Field.__new__(_Field)
     kind = field.type
     if kind.kind == "dictionary":
         kind = kind.children[1].type
-    made.place = place
-    made.name = field.name
+    result.place = place
+    result.name = field.name
     if kind.kind == "decimal128":
-        made.kind = DECIMAL_LONG if kind.precision <= 18 else DECIMAL_BIG
-        made.scale = kind.scale
-        return made
-    found = _KINDS.get(f"{kind.kind}[{kind.unit}]" if kind.unit else kind.kind)
-    if found is None:
+        result.kind = DECIMAL_LONG if kind.precision <= 18 else DECIMAL_BIG
+        result.scale = kind.scale
+        return result
+    code = _KINDS.get(f"{kind.kind}[{kind.unit}]" if kind.unit else kind.kind)
+    if code is None:
         why = "Spark cannot hash maps" if kind.kind == "map" else "cast it to a type that Spark has"
         raise SchemaError(f"key {path!r} has the type {kind}, which cannot be hashed as Spark does: {why}")
-    made.kind = found
-    if made.kind == LIST or made.kind == STRUCT:
-        made.children = [
-            _field(child, i, f"{path}.{child.name}" if made.kind == STRUCT else f"{path}[]")
+    result.kind = code
+    if result.kind == LIST or result.kind == STRUCT:
+        result.children = [
+            _field(child, i, f"{path}.{child.name}" if result.kind == STRUCT else f"{path}[]")
             for i, child in enumerate(kind.children)
         ]
-    return made
+    return result
 
 
 cdef class _Field:
@@ -131,7 +131,7 @@ cdef class _Field:
 
     cdef uint32_t other(self, object value, uint32_t h) except? 0:
         cdef bytes text
-        cdef _Field found
+        cdef _Field member
         if self.kind == BOOL:
             return fb_hash_int(1 if value else 0, h)
         if self.kind == DATE:
@@ -158,8 +158,8 @@ cdef class _Field:
             return h
         if self.kind == STRUCT:
             for child in self.children:
-                found = <_Field> child
-                h = found.hashed(field_of(value, found.place, found.name), h)
+                member = <_Field> child
+                h = member.hashed(field_of(value, member.place, member.name), h)
             return h
         raise TypeError("only None is possible")
 

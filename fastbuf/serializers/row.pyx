@@ -54,12 +54,12 @@ def _takes_names(record, names):
     SchemaError: it takes them neither by name nor in order.
     """
     try:
-        found = signature(record)
+        sig = signature(record)
     except (TypeError, ValueError):         # a builtin that does not tell
         return False
     try:
-        given = found.bind(*names).arguments
-        named = [name for name, taken in found.parameters.items() if taken.kind is Parameter.POSITIONAL_OR_KEYWORD]
+        given = sig.bind(*names).arguments
+        named = [name for name, taken in sig.parameters.items() if taken.kind is Parameter.POSITIONAL_OR_KEYWORD]
         crossed = [name for name in names if name in named and given.get(name) != name]
         if not crossed:
             return False
@@ -67,7 +67,7 @@ def _takes_names(record, names):
     except TypeError as error:
         why = error
     try:
-        found.bind(**dict.fromkeys(names))
+        sig.bind(**dict.fromkeys(names))
         return True
     except TypeError:
         raise SchemaError(f"record={getattr(record, '__qualname__', record)} cannot be called with the schema's fields "
@@ -344,7 +344,7 @@ cdef class RowSerializer(Serializer):
         try:
             fill_records(self._plan.root, named, out, p, left, &i)
             PyObject_GC_Track(out)
-            found = <object> out
+            tuples = <object> out
         except BlockError as error:
             raise type(error)(f"record {i}: {error}") from None
         finally:
@@ -352,10 +352,10 @@ cdef class RowSerializer(Serializer):
                 PyGC_Enable()
             Py_DECREF(out)
         if self._record is None or named != NULL:
-            return found
+            return tuples
         shaped = []
         try:
-            for values in <list> found:
+            for values in <list> tuples:
                 shaped.append(self._shaped(values))
         except Exception as error:
             error.add_note(f"This was raised by record {len(shaped):,} of a block.")

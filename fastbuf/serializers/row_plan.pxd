@@ -84,7 +84,7 @@ cdef class RowPlan:
     cdef readonly object schema
     cdef Node *root           # an OP_STRUCT; freed with the plan
     cdef list _nodes          # addresses of the arrays to free
-    cdef list _kept           # owns the Python objects of the nodes
+    cdef list _objects        # owns the Python objects of the nodes
 
     cdef Node *_allocate(self, Py_ssize_t n) except NULL
     cdef int _struct(self, Node *node, tuple fields, str path, int depth) except -1

@@ -82,7 +82,7 @@ cdef class RowPlan:
     def __init__(self, schema):
         self.schema = schema
         self._nodes = []
-        self._kept = []
+        self._objects = []
         self.root = self._allocate(1)
         self._struct(self.root, schema.fields, "", 0)
         self._find_plain()
@@ -121,7 +121,7 @@ cdef class RowPlan:
         return 0
 
     cdef PyObject *_keep(self, object o) except NULL:
-        self._kept.append(o)
+        self._objects.append(o)
         return <PyObject *> o
 
     cdef int _struct(self, Node *node, tuple fields, str path, int depth) except -1:

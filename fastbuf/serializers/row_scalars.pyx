@@ -170,20 +170,20 @@ cdef object scalar_from_int(int scalar, int64_t unit, object zone, int64_t x):
     if days < FIRST_DAY or days > LAST_DAY:
         raise OverflowError("it lies outside the years 1 to 9999")
     _civil(days, &year, &month, &day)
-    found = datetime_new(year, month, day, <int> (seconds // 3600), <int> (seconds // 60 % 60), <int> (seconds % 60),
+    moment = datetime_new(year, month, day, <int> (seconds // 3600), <int> (seconds // 60 % 60), <int> (seconds % 60),
                          <int> (micros % MICROS), zone)
-    return found if zone is None else zone.fromutc(found)
+    return moment if zone is None else zone.fromutc(moment)
 
 
 cdef int decimal_to_bytes(int precision, int scale, int width, object value, uint8_t *dst) except -1:
     cdef bytes out
     if isinstance(value, bool) or not isinstance(value, (Decimal, int)):
         raise TypeError("a decimal.Decimal is needed")
-    found = Decimal(value)
-    if not found.is_finite():
+    number = Decimal(value)
+    if not number.is_finite():
         raise ValueError("decimals of a schema have neither NaN nor infinity")
     try:
-        moved = found.scaleb(scale, EXACT)
+        moved = number.scaleb(scale, EXACT)
         unscaled = int(moved)
         exact = moved == unscaled
     except decimal.DecimalException:

@@ -14,8 +14,8 @@ cdef class BatchScatter:
     cdef uint32_t *order           # row numbers grouped by partition; order_rows entries
     cdef uint32_t *places          # position of each row in `order`; order_rows entries
     cdef Py_ssize_t order_rows     # allocated entries
-    cdef bint spelt                # `order` is filled; else it is filled when needed:
-    cdef bint placed               # from `places`, or, if they were not stored, from `pids`
+    cdef bint has_order            # `order` is filled; else it is filled when needed:
+    cdef bint has_places           # from `places`, or, if they were not stored, from `pids`
     cdef fb_sorted *sorted         # one per node of the plan
     cdef uint8_t *slots            # memory that `sorted` points into; slot_bytes bytes
     cdef Py_ssize_t slot_bytes     # allocated bytes
@@ -39,8 +39,8 @@ cdef class BatchScatter:
 
     cdef int _reserve(self, Py_ssize_t rows, bint with_pids) except -1
     cdef int _reserve_slots(self, int64_t needed) noexcept
-    # `kept`: the caller does not change pids until the end of the batch.
-    cdef int _group(self, const int32_t *pids, bint kept) except -1
+    # `pids_stay`: the caller does not change pids until the end of the batch.
+    cdef int _group(self, const int32_t *pids, bint pids_stay) except -1
     cdef const uint32_t *_numbers(self, int part) noexcept nogil       # of the remaining rows of a partition
     cdef void _expect(self, int part, const uint8_t *dst, Py_ssize_t room) noexcept nogil
     cdef int _all_to(self, int part) noexcept

@@ -88,24 +88,24 @@ cdef class BatchScatter:
             self.slot_bytes = needed if self.slots != NULL else 0
         return self.slots != NULL
 
-    cdef int _group(self, const int32_t *pids, bint kept) except -1:
+    cdef int _group(self, const int32_t *pids, bint pids_stay) except -1:
         cdef int64_t rows = self.batch.c.rows, all_in, needed = 0
         self._reserve(rows, False)
         self.straight = False
-        self.spelt = True
+        self.has_order = True
         if self.partitions > FB_PASSES:
             needed = fb_sort_bytes(&self.batch.c)
         if needed and needed <= FB_SORT_BYTES and self._reserve_slots(needed):
             with nogil:
                 all_in = fb_count_rows(pids, rows, self.partitions, self.counts, self.at, self.stop)
                 if all_in < 0:
-                    self.placed = not (kept and fb_one_band(&self.batch.c))
+                    self.has_places = not (pids_stay and fb_one_band(&self.batch.c))
                     self.batch.c.all_sorted = fb_sort(&self.batch.c, pids, self.counts,
-                                                      self.places if self.placed else NULL, self.slots, self.sorted,
+                                                      self.places if self.has_places else NULL, self.slots, self.sorted,
                                                       self.soon, self.partitions)
                     self.batch.c.sorted = self.sorted
-                    self.spelt = self.batch.c.all_sorted == 0
-                    if self.spelt:
+                    self.has_order = self.batch.c.all_sorted == 0
+                    if self.has_order:
                         fb_spell_order(self.places, rows, self.order)
         else:
             with nogil:
@@ -115,12 +115,12 @@ cdef class BatchScatter:
         return 0
 
     cdef const uint32_t *_numbers(self, int part) noexcept nogil:
-        if not self.spelt:
-            if self.placed:
+        if not self.has_order:
+            if self.has_places:
                 fb_spell_order(self.places, self.batch.c.rows, self.order)
             else:
                 fb_order_again(self.pids, self.batch.c.rows, self.partitions, self.stop, self.counts, self.order)
-            self.spelt = True
+            self.has_order = True
         return self.order + self.at[part]
 
     cdef void _expect(self, int part, const uint8_t *dst, Py_ssize_t room) noexcept nogil:
@@ -247,11 +247,11 @@ cdef class BatchScatter:
     def lefts(self):
         """The same of every partition: int64 ndarray of shape (partitions,)."""
         cdef int p
-        made = np.empty(self.partitions, np.int64)
-        cdef int64_t[::1] view = made
+        rows_left = np.empty(self.partitions, np.int64)
+        cdef int64_t[::1] view = rows_left
         for p in range(self.partitions):
             view[p] = self.stop[p] - self.at[p]
-        return made
+        return rows_left
 
     def encode_into(self, int part, buffer, Py_ssize_t at=0):
         """Encode one element at offset `at` of a writable buffer, with as many of the partition's rows as fit.

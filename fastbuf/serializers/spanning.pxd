@@ -23,7 +23,7 @@ cdef class SpanningReader:
     cdef bint _handed              # the carried element was returned: the next call drops it
     cdef bytes _tail               # the tail being filled; None: none
     cdef Py_ssize_t _tail_have     # bytes filled in _tail
-    cdef object _held              # the argument of feed_bytes (tests)
+    cdef object _owner             # the argument of feed_bytes (tests)
     cdef bint decoding             # `collect` raised for one record, and goes on behind it when called again
     cdef Py_ssize_t records        # records so far, for whoever calls collect
 

@@ -243,14 +243,14 @@ cdef class SpanningReader:
         cdef const uint8_t[::1] view = memoryview(data).cast("B")
         cdef Py_ssize_t size = view.shape[0]
         self.feed(&view[0] if size else NULL, size)
-        self._held = data
+        self._owner = data
 
     def collect_records(self, Serializer serializer, data):
         """The records that are complete after the next buffer (bytes-like)."""
-        cdef list found = []
+        cdef list records = []
         self.feed_bytes(data)
-        self.collect(serializer, found)
-        return found
+        self.collect(serializer, records)
+        return records
 
     def next_payload(self):
         """The next payload as ``(bytes, in_place)``; None when the next buffer is needed."""

@@ -125,7 +125,7 @@ cdef class IoThread:
     cdef list links(self):
         cdef Connection *c
         cdef int left, n = 0
-        cdef socklen_t[MOST_LOOKED_AT] told
+        cdef socklen_t[MOST_LOOKED_AT] lengths
         cdef int[MOST_LOOKED_AT] bytes_left
         cdef char[MOST_LOOKED_AT][80] peers
         cdef char[MOST_LOOKED_AT][TCP_INFO_BYTES] infos
@@ -140,15 +140,15 @@ cdef class IoThread:
                     if c.dialled and c.fd >= 0 and ioctl(c.fd, SIOCOUTQNSD, &left) == 0:
                         bytes_left[n] = left
                         memcpy(peers[n], c.peer, 80)
-                        told[n] = TCP_INFO_BYTES
-                        if getsockopt(c.fd, IPPROTO_TCP, TCP_INFO, infos[n], &told[n]) != 0:
-                            told[n] = 0
+                        lengths[n] = TCP_INFO_BYTES
+                        if getsockopt(c.fd, IPPROTO_TCP, TCP_INFO, infos[n], &lengths[n]) != 0:
+                            lengths[n] = 0
                         n += 1
                     c = c.next
                 pthread_mutex_unlock(&self.loop.turn)
                 self.loop.driver.serve(&self.loop.driver)      # streams marked meanwhile were left to this thread
         fb_u32_sub_acq_rel(&self.loop.guests, 1)
-        return [((<bytes> <char *> peers[k]).decode(), bytes_left[k], <bytes> (<char *> infos[k])[:told[k]])
+        return [((<bytes> <char *> peers[k]).decode(), bytes_left[k], <bytes> (<char *> infos[k])[:lengths[k]])
                 for k in range(n)]
 
     cdef unsigned int stops(self):
