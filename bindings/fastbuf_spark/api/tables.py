@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, ResourceError
@@ -13,9 +13,10 @@ from fastbuf_spark.driver.checks import check_mode
 from fastbuf_spark.driver.delta import location
 from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns, check_table, existing
 from fastbuf_spark.driver.jobs import cancelled_with
+from fastbuf_spark.driver.table_columns import renamed
 from fastbuf_spark.schema import struct_type
 from fastbuf_spark.worker.delta import DeltaWrite
-from fastbuf_spark.worker.writing import REPORT, refusals
+from fastbuf_spark.worker.writing import REPORT, Write, refusals
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -99,23 +100,17 @@ def write_delta(
         names = check_table(table, uri, schema, listed, mode == "overwrite")
         listed = list(table.metadata().partition_columns)
     by = _by(listed, names, False)
-    schema = _renamed(schema, names)
+    schema = renamed(schema, names)
     columns = _columns(schema, tuple(by.values()), False)
     chosen = _predicate(predicate, list(by))
     commit = DeltaCommit(uri, storage_options, schema, list(by))
-    folder = f"fastbuf-{secrets.token_hex(8)}"
-    made: list[Added] = []
-    try:
-        with refusals(root):
-            system.create_dir(f"{root}/{folder}", recursive=True)
-        files = _files(plan.spark, schema, columns)
-        write = DeltaWrite(
-            system, f"{root}/{folder}", files, columns, tuple(by.items()), compression, plan.conf.memory_bytes
-        )
-        with cancelled_with(plan.spark):
-            rows = at.then(write, struct_type(REPORT)).to_df().collect()
+    files = _files(plan.spark, schema, columns)
+
+    def write(folder: str) -> DeltaWrite:
+        return DeltaWrite(system, folder, files, columns, tuple(by.items()), compression, plan.conf.memory_bytes)
+
+    def add(folder: str, rows: Sequence[Any]) -> None:
         made = [Added.of(folder, row.attempt, row.path, row.bytes, row.told) for row in rows]
-        _check_sizes(system, root, made)
         _check_predicate(chosen, made)
         if table is None and mode in ("error", "ignore"):
             commit.create(made)
@@ -123,21 +118,48 @@ def write_delta(
             commit.replace(made, chosen)
         elif made or table is None:
             commit.append(made)
+
+    return committed(plan.spark, at, system, root, write, add, commit.has)
+
+
+def committed(
+    spark: Any,
+    at: Any,
+    system: Any,
+    root: str,
+    write: Callable[[str], Write],
+    commit: Callable[[str, Sequence[Any]], None],
+    has: Callable[[str], bool],
+) -> Written:
+    """Have tasks write files below a table, which nobody sees, and commit them; if that fails, they are removed.
+
+    Parameters
+    ----------
+    at
+        The stage whose rows are written.
+    write
+        Gives what tasks do, for a directory of this run's.
+    commit
+        Is given the name of that directory, and what tasks report of each file that counts.
+    has
+        Whether the table has files of a directory of this name: a commit may have been made whose answer was lost.
+    """
+    folder = f"fastbuf-{secrets.token_hex(8)}"
+    rows: Sequence[Any] = ()
+    try:
+        with refusals(root):
+            system.create_dir(f"{root}/{folder}", recursive=True)
+        with cancelled_with(spark):
+            rows = at.then(write(f"{root}/{folder}"), struct_type(REPORT)).to_df().collect()
+        _check_sizes(system, f"{root}/{folder}", rows)
+        commit(folder, rows)
     except BaseException:
-        # A commit may have been made whose answer was lost
-        if not made or not commit.has(made):
+        if not rows or not has(folder):
             with contextlib.suppress(OSError):
                 system.delete_dir(f"{root}/{folder}")
         raise
     _drop_others(system, f"{root}/{folder}", {row.attempt for row in rows})
-    return Written(len(made), sum(row.rows for row in rows), sum(file.size for file in made))
-
-
-def _renamed(schema: StructType, names: Sequence[str]) -> StructType:
-    from pyspark.sql.types import StructField, StructType
-
-    pairs = zip(schema.fields, names, strict=True)
-    return StructType([StructField(name, field.dataType, field.nullable, field.metadata) for field, name in pairs])
+    return Written(len(rows), sum(row.rows for row in rows), sum(row.bytes for row in rows))
 
 
 def _check_empty(system: Any, root: str) -> None:
@@ -149,12 +171,12 @@ def _check_empty(system: Any, root: str) -> None:
         raise ResourceError(f"{root} is no Delta table, and has files ({seen[0]}): give another path, or remove them")
 
 
-def _check_sizes(system: Any, root: str, files: Sequence[Added]) -> None:
-    infos = system.get_file_info([f"{root}/{file.path}" for file in files])
-    for info, file in zip(infos, files, strict=True):
-        if info.size != file.size:
+def _check_sizes(system: Any, folder: str, rows: Sequence[Any]) -> None:
+    infos = system.get_file_info([f"{folder}/{row.attempt}/{row.path}" for row in rows])
+    for info, row in zip(infos, rows, strict=True):
+        if info.size != row.bytes:
             raise ResourceError(
-                f"a task wrote {file.size} bytes to {info.path}, of which the driver sees {info.size}: the path must "
+                f"a task wrote {row.bytes} bytes to {info.path}, of which the driver sees {info.size}: the path must "
                 "be on a file system that the driver and all workers share"
             )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from fastbuf.errors import ConfigError, ResourceError, SchemaError
-from fastbuf_spark.driver import sources
+from fastbuf_spark.driver import skipping, sources
 from fastbuf_spark.driver.file_types import nullable, refused
 from fastbuf_spark.driver.files import File, file_system
 from fastbuf_spark.driver.reader_options import read_options
@@ -30,7 +30,6 @@ READ_ADVICE = {
 }
 #: Most digits of decimals whose bounds are used: some writers make floats of longer ones
 EXACT_DIGITS = 15
-MILLISECOND_US = 1000  #: bounds of times are cut to milliseconds, the greatest one too
 
 
 def package() -> Any:
@@ -111,8 +110,7 @@ def delta_source(
     _check_reading(table, uri)
     whole = spark_schema(table)
     read_with, shown = sources._schemas(spark, whole, columns, filter)
-    late = sources._meets_nan(filter, read_with)
-    used = [] if filter is None or late else _used(filter, read_with)
+    used = skipping.used_columns(filter, read_with)
     by = list(table.metadata().partition_columns)
     with told(uri):
         actions = pa.table(table.get_add_actions())
@@ -126,13 +124,12 @@ def delta_source(
                 f"{uri} has a file that is not below it, {raw}, as a shallow clone has: let Spark read it"
             )
         values = pa_scalars(actions, "partition", by, at)
-        known = _equal({name: value.cast(types[name]) for name, value in values.items()})
+        known = skipping.equal({name: value.cast(types[name]) for name, value in values.items()})
         if used:
             bounds = known & _bounds(
                 actions, at, {f.name: f.type for f in read_with if f.name in used and f.name not in by}
             )
-            whole_file = layout.make_fragment("x", system, partition_expression=bounds)
-            if not list(ds.FileSystemDataset([whole_file], read_with, layout, system).get_fragments(filter)):
+            if not skipping.may_match(filter, read_with, bounds):
                 continue
         file = File(f"{root}/{unquote(raw)}", actions["size_bytes"][at].as_py(), -1, (), rows.get(raw))
         found.append((file, layout.make_fragment(file.path, system, partition_expression=known)))
@@ -178,11 +175,6 @@ def _only(schema: StructType, name: str) -> StructType:
     return StructType([schema[name]])
 
 
-def _used(filter: Any, schema: pa.Schema) -> list[str]:
-    """The columns that a filter refers to."""
-    return [field.name for i, field in enumerate(schema) if not sources._is_valid(filter, schema.remove(i))]
-
-
 def pa_scalars(actions: pa.Table, group: str, names: Iterable[str], at: int) -> dict[str, Any]:
     """The values of an action in one of its structs: ``partition``, ``min``, ``max``, ``null_count``."""
     if group not in actions.schema.names:
@@ -191,50 +183,12 @@ def pa_scalars(actions: pa.Table, group: str, names: Iterable[str], at: int) -> 
     return {name: row[name] for name in names if kind.get_field_index(name) >= 0 and row.is_valid}
 
 
-def _equal(values: Mapping[str, Any]) -> Any:
-    import pyarrow.compute as pc
-
-    known = pc.scalar(True)
-    for name, value in values.items():
-        known = known & (pc.field(name) == value if value.is_valid else pc.field(name).is_null())
-    return known
-
-
 def _bounds(actions: pa.Table, at: int, types: Mapping[str, pa.DataType]) -> Any:
     """What the log says of a file's values in these columns, as an expression that is true of all its rows."""
-    import pyarrow.compute as pc
-
     rows = actions["num_records"][at].as_py()
     least, most, nulls = (pa_scalars(actions, group, types, at) for group in ("min", "max", "null_count"))
-    known = pc.scalar(True)
-    for name, kind in types.items():
-        count = nulls[name].as_py() if name in nulls and not hasattr(nulls[name], "keys") else None
-        if count is not None and count == rows:
-            known = known & pc.field(name).is_null()
-            continue
-        for bound in _inequalities(least.get(name), most.get(name), name, kind):
-            known = known & (bound if count == 0 else bound | pc.field(name).is_null())
-    return known
-
-
-def _inequalities(least: Any, most: Any, name: str, kind: pa.DataType) -> list[Any]:
-    """What is true of all values that are not null; not joined, as Arrow concludes nothing from both or null."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    plain = (
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
-    )
-    short = pa.types.is_decimal(kind) and kind.precision <= EXACT_DIGITS
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    if least is None or most is None or not least.is_valid or not most.is_valid or not (plain or short or text):
-        return []
-    if pa.types.is_timestamp(kind):
-        most = pa.scalar(most.cast(pa.int64()).as_py() + MILLISECOND_US, pa.int64()).cast(most.type)
-    least, most = least.cast(kind), most.cast(kind)
-    if pa.types.is_floating(kind) and (least.as_py() != least.as_py() or most.as_py() != most.as_py()):
-        return []  # NaN: Spark's writer has it as the greatest value
-    return [pc.field(name) >= least, pc.field(name) <= most]
+    counts = {name: count.as_py() for name, count in nulls.items() if not hasattr(count, "keys")}
+    return skipping.between(rows, types, counts, least, most, EXACT_DIGITS)
 
 
 def _kept_rows(table: Any) -> dict[str, Any]:

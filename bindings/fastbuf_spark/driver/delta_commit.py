@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from fastbuf.errors import ConfigError, ResourceError, SchemaError
+from fastbuf_spark.driver import table_columns
 from fastbuf_spark.driver.delta import features, opened, package, spark_schema, told
 from fastbuf_spark.driver.directory_names import unescaped, values_of
 from fastbuf_spark.driver.file_types import nullable
@@ -72,18 +73,14 @@ def existing(uri: str, options: Mapping[str, str] | None) -> Any | None:
 
 def check_columns(schema: StructType) -> None:
     """SchemaError for columns that Delta does not have, by their names."""
-    from pyspark.sql import types as T
+    from pyspark.sql.types import StructType
 
+    table_columns.check_types(schema, _TYPES, "Delta")
     for field in schema.fields:
-        for each in types_in(field.dataType):
-            nested = isinstance(each, T.StructType | T.ArrayType | T.MapType)
-            if not nested and not _TYPES.fullmatch(each.simpleString()):
-                raise SchemaError(
-                    f"field {field.name!r} has Spark's type {field.dataType.simpleString()}, which Delta does not have"
-                )
-            for name in [field.name, *(each.names if isinstance(each, T.StructType) else ())]:
-                if _ODD_NAME.search(name):
-                    raise SchemaError(f"column {name!r} has one of ' ,;{{}}()=' in its name, which Delta does not take")
+        nested = (each.names for each in types_in(field.dataType) if isinstance(each, StructType))
+        for name in [field.name, *(name for names in nested for name in names)]:
+            if _ODD_NAME.search(name):
+                raise SchemaError(f"column {name!r} has one of ' ,;{{}}()=' in its name, which Delta does not take")
 
 
 def check_table(table: Any, uri: str, schema: StructType, by: Sequence[str] | None, replaces: bool) -> list[str]:
@@ -109,24 +106,12 @@ def check_table(table: Any, uri: str, schema: StructType, by: Sequence[str] | No
         )
     if replaces and theirs.configuration.get("delta.appendOnly", "false").lower() == "true":
         raise ConfigError(f"{uri} has delta.appendOnly=true, and an overwrite would remove rows: append")
-    shown = {field.name.casefold(): field for field in spark_schema(table).fields}
-    for field in schema.fields:
-        other = shown.get(field.name.casefold())
-        if other is None:
-            raise SchemaError(f"{uri} has no column {field.name!r}, only {[each['name'] for each in raw]}")
-        mine, wanted = (nullable(each.dataType).simpleString() for each in (field, other))
-        if mine != wanted:
-            raise SchemaError(f"column {field.name!r} is {mine}, and {wanted} in {uri}: cast it")
-    given = {field.name.casefold() for field in schema.fields}
-    lacks = [f["name"] for f in raw if f["name"].casefold() not in given]
-    if lacks and not all(
-        f["nullable"] and f["name"] not in theirs.partition_columns for f in raw if f["name"] in lacks
-    ):
-        raise SchemaError(f"the rows have no column {lacks}, which {uri} needs")
     columns = list(theirs.partition_columns)
+    needed = [field["name"] for field in raw if not field["nullable"] or field["name"] in columns]
+    names = table_columns.matched(uri, spark_schema(table), needed, schema)
     if by is not None and [name.casefold() for name in by] != [name.casefold() for name in columns]:
         raise ConfigError(f"partition_by is {list(by)}, and {uri} is partitioned by {columns}: leave it out")
-    return [shown[field.name.casefold()].name for field in schema.fields]
+    return names
 
 
 def check_nulls(table: Any, files: Sequence[Added]) -> None:
@@ -192,14 +177,15 @@ class DeltaCommit:
         """
         self._create(files, None)
 
-    def has(self, files: Sequence[Added]) -> bool:
-        """Whether one of these files is the table's."""
+    def has(self, folder: str) -> bool:
+        """Whether the table has files of this directory below it."""
         table = existing(self._uri, self._options)
-        if table is None or not files:
+        if table is None:
             return False
         import pyarrow as pa
 
-        return files[0].path in map(unquote, pa.table(table.get_add_actions())["path"].to_pylist())
+        paths = pa.table(table.get_add_actions())["path"].to_pylist()
+        return any(path.startswith(f"{folder}/") for path in map(unquote, paths))
 
     def _commit(
         self, files: Sequence[Added], mode: str, predicate: Any, application: Any = None, check: Any = None

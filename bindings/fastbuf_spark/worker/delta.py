@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -26,15 +25,15 @@ _EPOCH = dt.datetime(1970, 1, 1)
 class DeltaWrite(Write):
     """Instants that name partitions are in UTC, and files are told with their statistics."""
 
-    def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def _keys(self, batch: pa.RecordBatch) -> list[pa.Array]:
         import pyarrow as pa
 
-        for _, at in self.by:
-            kind = batch.schema.field(at).type
-            if pa.types.is_timestamp(kind) and kind.tz is not None:
-                shown = pa.timestamp(kind.unit, "UTC")
-                batch = batch.set_column(at, batch.schema.field(at).with_type(shown), batch.column(at).cast(shown))
-        yield from super()._parts(batch)
+        keys = super()._keys(batch)
+        zoned = (pa.types.is_timestamp(key.type) and key.type.tz is not None for key in keys)
+        return [
+            key.cast(pa.timestamp(key.type.unit, "UTC")) if is_zoned else key
+            for key, is_zoned in zip(keys, zoned, strict=True)
+        ]
 
     def told(self, footer: Any) -> str:
         return json.dumps(statistics(footer, self.schema))

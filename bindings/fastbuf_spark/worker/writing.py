@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastbuf.errors import ResourceError
 from fastbuf_spark.java_text import java_float
@@ -55,6 +55,9 @@ class Write:
     compression: str
     memory_bytes: int
 
+    #: What else pyarrow's writer of Parquet is told
+    parquet: ClassVar[Mapping[str, Any]] = {}
+
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
@@ -77,6 +80,13 @@ class Write:
         """What else is reported of a file, by its footer."""
         return ""
 
+    def _keys(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """What tells the rows of one directory from those of another, for each of ``by``."""
+        return [batch.column(at) for _, at in self.by]
+
+    def _folder(self, values: list[tuple[str, Any]]) -> str:
+        return folder_of(values)
+
     def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The rows for each directory, with the columns that are stored in files."""
         import numpy as np
@@ -90,7 +100,7 @@ class Write:
         if not self.by:
             yield "", made
             return
-        keys = [batch.column(at) for _, at in self.by]
+        keys = self._keys(batch)
         # The two zeros are equal, and name two directories
         signs = [_is_minus_zero(key) for key in keys if pa.types.is_floating(key.type)]
         found, bound = codes([*keys, *signs], batch.num_rows)
@@ -100,7 +110,7 @@ class Write:
         for start, stop in pairwise([*starts(found[order]), batch.num_rows]):
             rows = order[start:stop]
             values = [(name, _value(column[int(rows[0])])) for (name, _), column in zip(self.by, keys, strict=True)]
-            yield folder_of(values), made if len(rows) == batch.num_rows else made.take(pa.array(rows))
+            yield self._folder(values), made if len(rows) == batch.num_rows else made.take(pa.array(rows))
 
 
 def folder_of(values: Iterable[tuple[str, Any]]) -> str:
@@ -259,9 +269,8 @@ class _File:
                 below += f"/{name}"
                 write.system.create_dir(below, recursive=False)
             self._sink = write.system.open_output_stream(f"{write.folder}/{self._attempt}/{self._path}")
-            self._writer = pq.ParquetWriter(
-                self._sink, write.schema, compression=write.compression, metadata_collector=self._footers
-            )
+            told = {**write.parquet, "compression": write.compression, "metadata_collector": self._footers}
+            self._writer = pq.ParquetWriter(self._sink, write.schema, **told)
         batches = [pa.ipc.read_record_batch(copied, write.schema) for copied in self._held]
         self._writer.write_table(pa.Table.from_batches(batches), row_group_size=MOST_ROWS)
 

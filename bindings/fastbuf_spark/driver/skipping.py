@@ -1,0 +1,99 @@
+"""Files that a filter rules out, by what a table's log says of their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fastbuf_spark.driver import sources
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MILLISECOND_US = 1000  #: bounds of times may be cut to milliseconds, the greatest one too
+
+
+def used_columns(filter: Any, schema: pa.Schema) -> list[str]:
+    """The columns that a filter refers to; none if it may keep NaNs, which bounds say nothing of."""
+    if filter is None or sources._meets_nan(filter, schema):
+        return []
+    return [field.name for i, field in enumerate(schema) if not sources._is_valid(filter, schema.remove(i))]
+
+
+def may_match(filter: Any, schema: pa.Schema, told: Any) -> bool:
+    """Whether there may be rows of which both are true: a filter, and what is true of all rows of a file."""
+    import pyarrow.dataset as ds
+    from pyarrow import fs
+
+    layout, system = ds.ParquetFileFormat(), fs.LocalFileSystem()
+    fragment = layout.make_fragment("x", system, partition_expression=told)
+    return bool(list(ds.FileSystemDataset([fragment], schema, layout, system).get_fragments(filter)))
+
+
+def equal(values: Mapping[str, Any]) -> Any:
+    """That columns have these values in all rows, as an expression."""
+    import pyarrow.compute as pc
+
+    told = pc.scalar(True)
+    for name, value in values.items():
+        told = told & (pc.field(name) == value if value.is_valid else pc.field(name).is_null())
+    return told
+
+
+def between(
+    rows: int,
+    types: Mapping[str, pa.DataType],
+    nulls: Mapping[str, int | None],
+    least: Mapping[str, Any],
+    most: Mapping[str, Any],
+    digits: int,
+) -> Any:
+    """What is true of all rows of a file, by the counts of nulls, and least and greatest values, of these columns.
+
+    Parameters
+    ----------
+    digits
+        Most digits of decimals whose bounds are used.
+    """
+    import pyarrow.compute as pc
+
+    told = pc.scalar(True)
+    for name, kind in types.items():
+        count = nulls.get(name)
+        if count is not None and count == rows:
+            told = told & pc.field(name).is_null()
+            continue
+        for bound in _inequalities(least.get(name), most.get(name), name, kind, digits):
+            told = told & (bound if count == 0 else bound | pc.field(name).is_null())
+    return told
+
+
+def has_bounds(kind: pa.DataType, digits: int) -> bool:
+    """Whether bounds of values of this type are used."""
+    import pyarrow as pa
+
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_date(kind)
+        or pa.types.is_timestamp(kind)
+        or (pa.types.is_decimal(kind) and kind.precision <= digits)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+    )
+
+
+def _inequalities(least: Any, most: Any, name: str, kind: pa.DataType, digits: int) -> Iterable[Any]:
+    """What is true of all values that are not null; not joined, as Arrow concludes nothing from both or null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if least is None or most is None or not least.is_valid or not most.is_valid or not has_bounds(kind, digits):
+        return []
+    if pa.types.is_timestamp(kind):
+        late = min(most.cast(pa.int64()).as_py() + MILLISECOND_US, 2**63 - 1)
+        most = pa.scalar(late, pa.int64()).cast(most.type)
+    least, most = least.cast(kind), most.cast(kind)
+    if pa.types.is_floating(kind) and (least.as_py() != least.as_py() or most.as_py() != most.as_py()):
+        return []  # NaN: Spark's writer has it as the greatest value
+    return [pc.field(name) >= least, pc.field(name) <= most]

@@ -1,0 +1,66 @@
+"""Whether the columns of rows are those that a table has, or that a table of this kind can have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from fastbuf.errors import SchemaError
+from fastbuf_spark.driver.file_types import nullable
+from fastbuf_spark.schema import types_in
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+def check_types(schema: StructType, known: re.Pattern[str], kind: str, advice: str = "") -> None:
+    """SchemaError for columns whose types, that are not nested, are not these, by their names."""
+    from pyspark.sql import types as T
+
+    for field in schema.fields:
+        for each in types_in(field.dataType):
+            nested = isinstance(each, T.StructType | T.ArrayType | T.MapType)
+            if not nested and not known.fullmatch(each.simpleString()):
+                raise SchemaError(
+                    f"field {field.name!r} has Spark's type {field.dataType.simpleString()}, which {kind} does not "
+                    f"have{advice}"
+                )
+
+
+def matched(table: str, shown: StructType, needed: Collection[str], rows: StructType) -> list[str]:
+    """The table's own names for columns of rows.
+
+    Parameters
+    ----------
+    shown
+        The table's columns.
+    needed
+        Those that rows must have.
+
+    Raises
+    ------
+    SchemaError
+        Columns, or their types, are others.
+    """
+    theirs = {field.name.casefold(): field for field in shown.fields}
+    for field in rows.fields:
+        other = theirs.get(field.name.casefold())
+        if other is None:
+            raise SchemaError(f"{table} has no column {field.name!r}, only {shown.names}")
+        mine, wanted = (nullable(each.dataType).simpleString() for each in (field, other))
+        if mine != wanted:
+            raise SchemaError(f"column {field.name!r} is {mine}, and {wanted} in {table}: cast it")
+    given = {field.name.casefold() for field in rows.fields}
+    lacks = [name for name in needed if name.casefold() not in given]
+    if lacks:
+        raise SchemaError(f"the rows have no column {lacks}, which {table} needs")
+    return [theirs[field.name.casefold()].name for field in rows.fields]
+
+
+def renamed(schema: StructType, names: Sequence[str]) -> StructType:
+    """The schema with other names of its columns."""
+    from pyspark.sql.types import StructField, StructType
+
+    pairs = zip(schema.fields, names, strict=True)
+    return StructType([StructField(name, field.dataType, field.nullable, field.metadata) for field, name in pairs])
