@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fastbuf_spark.api.cogroups import Cogrouped
     from fastbuf_spark.api.dataframe import group_by, map_in_arrow, repartition
     from fastbuf_spark.api.groups import Grouped
+    from fastbuf_spark.api.iceberg import read_iceberg, write_iceberg
     from fastbuf_spark.api.pipelines import Pipeline, PipelineCogroups, PipelineGroups, pipeline
     from fastbuf_spark.api.progress import ProgressBar
     from fastbuf_spark.api.rdds import (
@@ -84,6 +85,7 @@ __all__ = [
     "progress",
     "read_csv",
     "read_delta",
+    "read_iceberg",
     "read_ipc",
     "read_json",
     "read_parquet",
@@ -106,6 +108,7 @@ __all__ = [
     "to_postgres",
     "ui",
     "write_delta",
+    "write_iceberg",
     "write_parquet",
 ]
 
@@ -153,6 +156,7 @@ _HOMES = {
     "progress": "driver.exchanges",
     "read_csv": "api.sources",
     "read_delta": "api.sources",
+    "read_iceberg": "api.iceberg",
     "read_ipc": "api.sources",
     "read_json": "api.sources",
     "read_parquet": "api.sources",
@@ -163,6 +167,7 @@ _HOMES = {
     "struct_type_of": "schema",
     "ui": "driver.page",
     "write_delta": "api.tables",
+    "write_iceberg": "api.iceberg",
     "write_parquet": "api.sinks",
 }
 

@@ -289,6 +289,19 @@ class Pipeline:
 
         return write_delta(self, path, mode, partition_by, **options)
 
+    def write_iceberg(
+        self,
+        catalog: Any,
+        table: Any,
+        mode: str = "append",
+        partition_by: str | Iterable[str] | None = None,
+        **options: Any,
+    ) -> Written:
+        """Write the rows to an Iceberg table; see :func:`fastbuf_spark.write_iceberg`."""
+        from fastbuf_spark.api.iceberg import write_iceberg
+
+        return write_iceberg(self, catalog, table, mode, partition_by, **options)
+
     @property
     def schema(self) -> StructType:
         """Schema of the result."""

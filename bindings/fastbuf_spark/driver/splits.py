@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf_spark.driver.directory_names import value_of
 from fastbuf_spark.driver.files import File
 from fastbuf_spark.worker.lines import with_path
-from fastbuf_spark.worker.reading import Piece, check_calendar, check_variants
+from fastbuf_spark.worker.reading import FIELD_ID, Piece, check_calendar, check_variants, in_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +40,7 @@ def fragments(system: Any, files: Sequence[File], layout: Any, types: dict[str, 
 def pieces(found: Sequence[tuple[File | None, Any]], schema: pa.Schema, needed: set[str], filter: Any) -> list[Piece]:
     """The row groups of Parquet files that may have rows matching the filter, and other files as a whole."""
     cut = len(found) <= MOST_FOOTERS
+    has_ids = any(FIELD_ID in (field.metadata or {}) for field in schema)
     wanted = {name.casefold() for name in needed}  # an estimate, so a name in another case may count
 
     def of(pair: tuple[File | None, Any]) -> list[Piece]:
@@ -53,7 +54,9 @@ def pieces(found: Sequence[tuple[File | None, Any]], schema: pa.Schema, needed: 
             fragment.ensure_complete_metadata()
         check_calendar(fragment, schema)
         check_variants(fragment, schema)
-        for part in fragment.split_by_row_group(filter, schema=schema):
+        # Names in a table's old files may be those of other columns now
+        pushed = filter if not has_ids or in_file(schema, fragment).equals(schema) else None
+        for part in fragment.split_by_row_group(pushed, schema=schema):
             about = fragment.metadata.row_group(part.row_groups[0].id)
             columns = (about.column(i) for i in range(about.num_columns))
             used = sum(c.total_uncompressed_size for c in columns if _top(c) in wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,9 @@ SPARK_VERSION = b"org.apache.spark.version"
 LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 VARIANT = b"variant"  #: in the metadata of a variant's field
 SHREDDED = "typed_value"  #: the field that only shredded variants have
+FIELD_ID = b"PARQUET:field_id"  #: in the metadata of a field of a table that knows its columns by ids, as in its files
+NAMES = b"fastbuf:names"  #: there too: names, as JSON, that the field has in files without ids
+NOT_THERE = " (not in this file)"  #: at the end of a name that another field of the file has
 BATCH_BYTES = 8 << 20  #: approximate size limit of a batch of long rows
 LEAST_ROWS = 1 << 10
 
@@ -119,7 +123,7 @@ class Read:
         if hasattr(piece.fragment, "split_by_row_group"):
             check_calendar(piece.fragment, self.files)
             check_variants(piece.fragment, self.files)
-        files = in_file(self.files, piece) if self.any_case else self.files
+        files = in_file(self.files, piece.fragment) if self.any_case else self.files
         if piece.fragment.format.default_extname not in ("csv", "json"):  # their types are guesses
             check_types(piece.fragment, files)
         renamed = not files.equals(self.files)
@@ -233,29 +237,48 @@ def check_types(fragment: Any, schema: pa.Schema) -> None:
             )
 
 
-def in_file(wanted: pa.Schema, piece: Piece) -> pa.Schema:
-    """The schema with the names that a file has for its fields, at any depth, where these differ in case only.
+def in_file(wanted: pa.Schema, fragment: Any) -> pa.Schema:
+    """The schema with the names that a file has for its fields, at any depth.
+
+    They belong together by their ids, where the schema has some; else by their names, which may differ in case.
 
     Raises
     ------
     SchemaMismatch
-        Two columns of the file may be meant.
+        Two columns of the file may be meant, or it has no ids.
     """
     import pyarrow as pa
+    import pyarrow.dataset as ds
 
-    def of(field: pa.Field, theirs: list[pa.Field]) -> pa.Field:
+    theirs = list(fragment.physical_schema)
+    has_ids = any(FIELD_ID in (field.metadata or {}) for field in theirs)
+
+    def by_id(field: pa.Field, theirs: list[pa.Field]) -> pa.Field | None:
+        told = field.metadata
+        if has_ids:
+            return next((each for each in theirs if (each.metadata or {}).get(FIELD_ID) == told[FIELD_ID]), None)
+        if NAMES not in told:
+            raise SchemaMismatch(f"{fragment.path} has no ids of its columns, and the table no names for them")
+        return next((each for each in theirs if each.name in json.loads(told[NAMES])), None)
+
+    def by_name(field: pa.Field, theirs: list[pa.Field]) -> pa.Field | None:
         alike = [each for each in theirs if each.name.casefold() == field.name.casefold()]
         exact = [each for each in alike if each.name == field.name]
         if len(alike) > 1 and not exact:
             raise SchemaMismatch(
-                f"{piece.fragment.path} has the columns {[each.name for each in alike]}, and {field.name!r} may be any "
+                f"{fragment.path} has the columns {[each.name for each in alike]}, and {field.name!r} may be any "
                 "of them: write the name as in the file, or set spark.sql.caseSensitive=true"
             )
-        return (
-            field
-            if not alike
-            else field.with_name((exact or alike)[0].name).with_type(inside(field.type, (exact or alike)[0].type))
-        )
+        return (exact or alike or [None])[0]
+
+    def of(field: pa.Field, theirs: list[pa.Field]) -> pa.Field:
+        other = (by_id if FIELD_ID in (field.metadata or {}) else by_name)(field, theirs)
+        if other is not None:
+            return field.with_name(other.name).with_type(inside(field.type, other.type))
+        is_taken = any(each.name == field.name for each in theirs)  # by another field
+        if is_taken and field.name in ds.get_partition_keys(fragment.partition_expression):
+            raise SchemaMismatch(f"{fragment.path} has another column {field.name!r} than the one of its partition")
+        return field.with_name(f"{field.name}{NOT_THERE}") if is_taken else field
 
     def inside(mine: pa.DataType, other: pa.DataType) -> pa.DataType:
         if pa.types.is_struct(mine) and pa.types.is_struct(other):
@@ -267,7 +290,6 @@ def in_file(wanted: pa.Schema, piece: Piece) -> pa.Schema:
             return pa.map_(key, mine.item_field.with_type(inside(mine.item_type, other.item_type)))
         return mine
 
-    theirs = list(piece.fragment.physical_schema)
     return pa.schema([of(field, theirs) for field in wanted])
 
 
