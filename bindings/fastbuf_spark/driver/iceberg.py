@@ -15,7 +15,7 @@ from fastbuf_spark.driver.file_types import nullable, refused
 from fastbuf_spark.driver.files import File, file_system
 from fastbuf_spark.driver.reader_options import read_options
 from fastbuf_spark.schema import arrow_schema, session_zone
-from fastbuf_spark.worker.reading import FIELD_ID, NAMES
+from fastbuf_spark.worker.reading import FIELD_ID, NAMES, NEEDED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -177,8 +177,13 @@ def iceberg_source(
         kept = _kept(deleted[file.file_path]) if file.file_path in deleted else None
         fragment = layout.make_fragment(path, system, partition_expression=known)
         found.append((File(path, file.file_size_in_bytes, -1, (), kept), fragment))
-    names = _names(there)
-    numbered = pa.schema([with_ids(field, fields[field.name], names) for field in read_with])
+    names, unknown = _names(there), _rounded(there, schema)
+    numbered = pa.schema(
+        [
+            with_ids(field, fields[field.name], names, {NEEDED: b""} if field.name in unknown else {})
+            for field in read_with
+        ]
+    )
     asked = sources.Asked(spark, "read_iceberg", named(table), columns, filter, filesystem, honoured)
     return sources._shared(asked, found, numbered, shown, whole)
 
@@ -207,9 +212,11 @@ def _nested(field: Any) -> Iterator[Any]:
         yield from _nested(each)
 
 
-def with_ids(field: pa.Field, theirs: Any, names: Mapping[int, str]) -> pa.Field:
+def with_ids(
+    field: pa.Field, theirs: Any, names: Mapping[int, str], more: Mapping[bytes, bytes] | None = None
+) -> pa.Field:
     """A field with the ids of the table's, at any depth, and its ``names`` in files without ids, as JSON."""
-    told = {**(field.metadata or {}), FIELD_ID: str(theirs.field_id).encode()}
+    told = {**(field.metadata or {}), FIELD_ID: str(theirs.field_id).encode(), **(more or {})}
     if names:
         told[NAMES] = names.get(theirs.field_id, "[]").encode()
     return field.with_type(_numbered(field.type, theirs.field_type, names)).with_metadata(told)
@@ -296,6 +303,7 @@ def scalar(value: Any, kind: pa.DataType) -> Any:
 
 def _identities(spec: Any, schema: Any, whole: StructType, spark: Any) -> dict[str, tuple[int, pa.DataType]]:
     """The columns that have one value in all rows of a file: their places in its partition, and their types."""
+    import pyarrow as pa
     from pyiceberg.transforms import IdentityTransform
     from pyspark.sql.types import StructType
 
@@ -305,9 +313,18 @@ def _identities(spec: Any, schema: Any, whole: StructType, spark: Any) -> dict[s
         if not isinstance(part.transform, IdentityTransform) or name not in whole.names:
             continue
         kind = arrow_schema(StructType([whole[name]]), session_zone(spark)).field(0).type
-        if skipping.has_bounds(kind, DIGITS):
+        if skipping.has_bounds(kind, DIGITS) and kind != pa.float64():
             made[name] = at, kind
     return made
+
+
+def _rounded(table: Any, schema: Any) -> set[str]:
+    """Columns whose values in partitions pyiceberg rounds as it reads them: files must have them."""
+    from pyiceberg.transforms import IdentityTransform
+
+    parts = (part for spec in table.specs().values() for part in spec.fields)
+    sources = {part.source_id for part in parts if isinstance(part.transform, IdentityTransform)}
+    return {each.name for each in schema.fields if each.field_id in sources and str(each.field_type) == "double"}
 
 
 def _bounds(file: Any, fields: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> Any:

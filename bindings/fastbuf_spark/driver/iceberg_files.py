@@ -69,6 +69,11 @@ def spec_of(by: Iterable[str], schema: Any) -> Any:
 def transform_of(part: Any, source: Any, schema: Any) -> Any:
     """What tasks do for a field of a partition."""
     how = str(part.transform)
+    if how == "identity" and str(source.field_type) == "double":
+        raise ConfigError(
+            f"partitions by {source.name}, which is double: pyiceberg rounds such values as it reads and rewrites "
+            "manifests, and readers would miss rows; leave it out, or let Spark write it"
+        )
     if how in (*TIMES, "identity", "void"):
         return how
     if not how.startswith(("bucket[", "truncate[")) or not part.transform.can_transform(source.field_type):

@@ -21,6 +21,7 @@ VARIANT = b"variant"  #: in the metadata of a variant's field
 SHREDDED = "typed_value"  #: the field that only shredded variants have
 FIELD_ID = b"PARQUET:field_id"  #: in the metadata of a field of a table that knows its columns by ids, as in its files
 NAMES = b"fastbuf:names"  #: there too: names, as JSON, that the field has in files without ids
+NEEDED = b"fastbuf:needed"  #: there too: files must have the field
 NOT_THERE = " (not in this file)"  #: at the end of a name that another field of the file has
 BATCH_BYTES = 8 << 20  #: approximate size limit of a batch of long rows
 LEAST_ROWS = 1 << 10
@@ -275,6 +276,10 @@ def in_file(wanted: pa.Schema, fragment: Any) -> pa.Schema:
         other = (by_id if FIELD_ID in (field.metadata or {}) else by_name)(field, theirs)
         if other is not None:
             return field.with_name(other.name).with_type(inside(field.type, other.type))
+        if NEEDED in (field.metadata or {}):
+            raise SchemaMismatch(
+                f"{fragment.path} has no column {field.name!r}, and what its partition says is rounded"
+            )
         is_taken = any(each.name == field.name for each in theirs)  # by another field
         if is_taken and field.name in ds.get_partition_keys(fragment.partition_expression):
             raise SchemaMismatch(f"{fragment.path} has another column {field.name!r} than the one of its partition")
