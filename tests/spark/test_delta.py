@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import subprocess
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -356,3 +357,32 @@ def test_a_table_that_changes_before_the_commit(spark: Any, tmp_path: Path, monk
         fbs.write_delta(spark.range(2), path)
     assert len(rows_of(path)) == 5
     assert fbs.read_delta(spark, path).count() == 5
+
+
+def left_by_a_killed_driver(root: Path, folder: str) -> Path:
+    """What its run has written below a table, and the note that it goes on."""
+    from fastbuf_spark.driver.commit import _host
+
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    (root / "_fastbuf").mkdir(exist_ok=True)
+    (root / "_fastbuf" / f"{folder}.{_host()}.{gone.pid}.5").touch()
+    made = root / folder
+    (made / "x").mkdir(parents=True, exist_ok=True)
+    (made / "x" / "a.parquet").touch()
+    return made
+
+
+def test_what_a_killed_driver_leaves(spark: Any, tmp_path: Path) -> None:
+    """The next write takes it away, unless a version has it, be it an old one."""
+    path = tmp_path / "t"
+    fbs.write_delta(spark.range(3), path)
+    (committed,) = path.glob("fastbuf-*")
+    deltalake.write_deltalake(path, pa.table({"id": [7]}), mode="overwrite")
+    left_by_a_killed_driver(path, committed.name)
+    gone = left_by_a_killed_driver(path, "fastbuf-gone")
+    fbs.write_delta(spark.range(1), path)
+    assert not gone.exists()
+    assert list((path / "_fastbuf").iterdir()) == []
+    assert fbs.read_delta(spark, path, 0).count() == 3
+    assert len(rows_of(path)) == 2

@@ -17,7 +17,7 @@ pytest.importorskip("pyiceberg", reason="pip install 'fastbuf[iceberg]'")
 pytest.importorskip("sqlalchemy", reason="pip install 'pyiceberg[sql-sqlite]'")
 
 from iceberg_tables import delete_rows, home, rows_of
-from test_delta import ALL, _known, _split, files
+from test_delta import ALL, _known, _split, files, left_by_a_killed_driver
 from test_sources import same
 
 import fastbuf_spark as fbs
@@ -259,7 +259,8 @@ def test_what_others_read(new_york: Any, tmp_path: Path) -> None:
 
 BY = [
     "year(ts)", "month(day)", "days(ntz)", "hour(ts)", "bucket(3, id)", "bucket(2, s)", "bucket(4, dec)",
-    "bucket(5, ts)", "truncate(2, s)", "truncate(100, wide)", "truncate(3, i32)", "b", "day", "ts", "dec", "f", "bin", "s",
+    "bucket(5, ts)", "truncate(2, s)", "truncate(100, wide)", "truncate(3, i32)", "b", "day", "ts", "dec", "f", "bin",
+    "s",
 ]  # fmt: skip
 
 
@@ -465,3 +466,20 @@ def test_a_table_that_changes_before_the_commit(spark: Any, tmp_path: Path, monk
         fbs.write_iceberg(spark.range(2), properties, "a.t")
     assert count() == before + 2
     assert fbs.read_iceberg(spark, properties, "a.t").count() == before + 2
+
+
+def test_what_a_killed_driver_leaves(spark: Any, tmp_path: Path) -> None:
+    """The next write takes it away, unless a snapshot has it, be it an old one."""
+    properties, catalog = home(tmp_path)
+    fbs.write_iceberg(spark.range(3), properties, "a.t")
+    first = catalog.load_table("a.t").current_snapshot().snapshot_id
+    data = tmp_path / "warehouse" / "a" / "t" / "data"
+    (committed,) = data.glob("fastbuf-*")
+    catalog.load_table("a.t").overwrite(pa.table({"id": [7]}))
+    left_by_a_killed_driver(data, committed.name)
+    gone = left_by_a_killed_driver(data, "fastbuf-gone")
+    fbs.write_iceberg(spark.range(1), properties, "a.t")
+    assert not gone.exists()
+    assert list((data / "_fastbuf").iterdir()) == []
+    assert fbs.read_iceberg(spark, properties, "a.t", first).count() == 3
+    assert len(rows_of(catalog)) == 2

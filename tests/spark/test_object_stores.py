@@ -92,7 +92,7 @@ def test_what_a_killed_driver_leaves(proxy: Proxy, monkeypatch: Any) -> None:
             stream.write(b"abc")
     first._note(commit.JOURNAL, ["1.parquet", "2.parquet"])
     system.copy_file(f"{first.folder}/x/1.parquet", "bucket/c/1.parquet")
-    monkeypatch.setattr(commit, "_is_dead", lambda owner: True)
+    monkeypatch.setattr(commit, "is_dead", lambda owner: True)
     second = commit.Commit(system, "bucket/c", "error")
     assert [name for name in names(system, "bucket/c") if second.folder not in name] == []
     second.close()

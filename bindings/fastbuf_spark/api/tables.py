@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import ConfigError, ResourceError
 from fastbuf_spark.api.sinks import CODECS, Written, _by, _columns, _files
 from fastbuf_spark.driver.checks import check_mode
+from fastbuf_spark.driver.commit import is_dead, owner_of
 from fastbuf_spark.driver.delta import location
 from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns, check_table, existing
 from fastbuf_spark.driver.jobs import cancelled_with
@@ -21,6 +24,10 @@ from fastbuf_spark.worker.writing import REPORT, Write, refusals
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+log = logging.getLogger("fastbuf_spark")
+
+#: Directory below a table, with a file for each run that may go on: its directory, and its driver
+RUNNING = "_fastbuf"
 MODES = ("append", "overwrite", "error", "ignore")
 
 
@@ -145,10 +152,14 @@ def committed(
         Whether the table has files of a directory of this name: a commit may have been made whose answer was lost.
     """
     folder = f"fastbuf-{secrets.token_hex(8)}"
+    note = f"{root}/{RUNNING}/{folder}.{owner_of(os.getpid())}"
     rows: Sequence[Any] = ()
+    with refusals(root):
+        _drop_remains(system, root, has)
+        for path in (folder, RUNNING):
+            system.create_dir(f"{root}/{path}", recursive=True)
+        system.open_output_stream(note).close()
     try:
-        with refusals(root):
-            system.create_dir(f"{root}/{folder}", recursive=True)
         with cancelled_with(spark):
             rows = at.then(write(f"{root}/{folder}"), struct_type(REPORT)).to_df().collect()
         _check_sizes(system, f"{root}/{folder}", rows)
@@ -157,9 +168,28 @@ def committed(
         if not rows or not has(folder):
             with contextlib.suppress(OSError):
                 system.delete_dir(f"{root}/{folder}")
+                system.delete_file(note)
         raise
     _drop_others(system, f"{root}/{folder}", {row.attempt for row in rows})
+    with contextlib.suppress(OSError):
+        system.delete_file(note)
     return Written(len(rows), sum(row.rows for row in rows), sum(row.bytes for row in rows))
+
+
+def _drop_remains(system: Any, root: str, has: Callable[[str], bool]) -> None:
+    """Remove what runs of killed drivers of this host have written, and no commit has."""
+    from pyarrow import fs
+
+    for info in system.get_file_info(fs.FileSelector(f"{root}/{RUNNING}", allow_not_found=True)):
+        folder, _, owner = info.base_name.partition(".")
+        if not is_dead(owner):
+            continue
+        if not has(folder):
+            log.info("%s/%s: removed the remains of a killed write", root, folder)
+            with contextlib.suppress(FileNotFoundError):
+                system.delete_dir(f"{root}/{folder}")
+        with contextlib.suppress(FileNotFoundError):  # another driver has
+            system.delete_file(info.path)
 
 
 def _check_empty(system: Any, root: str) -> None:

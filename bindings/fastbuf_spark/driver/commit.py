@@ -124,7 +124,7 @@ class Commit:
         self._adds = self._is_store or (self._is_there and mode == "append")
         mark = inside if self._adds else f".{name}{MARK}"
         beside = self._path if self._adds else above
-        named = f"{mark}{_owner(os.getpid())}-{secrets.token_hex(8)}"
+        named = f"{mark}{owner_of(os.getpid())}-{secrets.token_hex(8)}"
         self._temporary = f"{beside}/{named}" if beside.strip("/") else f"{slash}{named}"
         self.folder = f"{self._temporary}/attempts"
         system.create_dir(self.folder, recursive=True)
@@ -296,7 +296,7 @@ class Commit:
 
         for info in self._system.get_file_info(fs.FileSelector(beside, allow_not_found=True)):
             owner = info.base_name.removeprefix(mark).removesuffix(f"-{GONE}").rpartition("-")[0]
-            if not info.base_name.startswith(mark) or not _is_dead(owner):
+            if not info.base_name.startswith(mark) or not is_dead(owner):
                 continue
             added = self._noted(f"{info.path}/{JOURNAL}")
             self._drop(added)
@@ -328,7 +328,7 @@ def _host() -> str:
     return hashlib.sha256(f"{socket.gethostname()} {space}".encode()).hexdigest()[:12]
 
 
-def _owner(pid: int) -> str:
+def owner_of(pid: int) -> str:
     """A process of this host, for directory names: host, pid and start time, since a pid can be used again."""
     return f"{_host()}.{pid}.{_began(pid)}"
 
@@ -340,7 +340,7 @@ def _began(pid: int) -> str:
         return ""
 
 
-def _is_dead(owner: str) -> bool:
+def is_dead(owner: str) -> bool:
     """Whether a driver is known to be dead; unknown for other hosts."""
     host, _, rest = owner.partition(".")
     pid, _, began = rest.partition(".")

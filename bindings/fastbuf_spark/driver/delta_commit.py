@@ -38,6 +38,7 @@ _ODD_NAME = re.compile(r"[ ,;{}()\n\t=]")
 TRIES = 3  #: of a commit that finds a new version that is not only added to
 RETRIES = 100  #: of a stream's commit that finds a new version
 MARK = "fastbufTransaction"
+FOLDER = "fastbufFolder"
 
 
 @dataclass(frozen=True)
@@ -178,14 +179,16 @@ class DeltaCommit:
         self._create(files, None)
 
     def has(self, folder: str) -> bool:
-        """Whether the table has files of this directory below it."""
+        """Whether a version of the table has files of this directory."""
         table = existing(self._uri, self._options)
         if table is None:
             return False
         import pyarrow as pa
 
-        paths = pa.table(table.get_add_actions())["path"].to_pylist()
-        return any(path.startswith(f"{folder}/") for path in map(unquote, paths))
+        now = map(unquote, pa.table(table.get_add_actions())["path"].to_pylist())
+        return any(path.startswith(f"{folder}/") for path in now) or any(
+            each.get(FOLDER) == folder for each in table.history()
+        )
 
     def _commit(
         self, files: Sequence[Added], mode: str, predicate: Any, application: Any = None, check: Any = None
@@ -213,7 +216,7 @@ class DeltaCommit:
                         table.schema(),
                         self._by,
                         partition_filters=predicate,
-                        commit_properties=_properties(named, application),
+                        commit_properties=_properties(named, application, files),
                     )
                 return True
             except ResourceError as error:
@@ -242,7 +245,7 @@ class DeltaCommit:
                     "error",
                     self._by,
                     storage_options=dict(self._options) if self._options else None,
-                    commit_properties=_properties(application, application),
+                    commit_properties=_properties(application, application, files),
                 )
         except ResourceError as error:
             if existing(self._uri, self._options) is None:
@@ -263,12 +266,13 @@ def _not_made(table: Any, name: str, version: int) -> tuple[str, int] | None:
     return None if made or any(each.get(MARK) == own for each in table.history()) else (own, version)
 
 
-def _properties(named: tuple[str, int] | None, application: tuple[str, int] | None) -> Any:
-    """The transaction, and a mark of it in the table's history."""
+def _properties(named: tuple[str, int] | None, application: tuple[str, int] | None, files: Sequence[Added]) -> Any:
+    """The directory of the files, the transaction, and a mark of it, in the table's history."""
     from deltalake.transaction import CommitProperties, Transaction
 
+    told = {FOLDER: files[0].path.partition("/")[0]} if files else {}
     if named is None or application is None:
-        return CommitProperties()
-    mark = {MARK: f"{application[0]}-{application[1]}"}
+        return CommitProperties(custom_metadata=told)
+    told[MARK] = f"{application[0]}-{application[1]}"
     # Tasks of a stream commit at the same time: each adds its files to what the others have added
-    return CommitProperties(custom_metadata=mark, max_commit_retries=RETRIES, app_transactions=[Transaction(*named)])
+    return CommitProperties(custom_metadata=told, max_commit_retries=RETRIES, app_transactions=[Transaction(*named)])
