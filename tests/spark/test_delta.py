@@ -359,6 +359,21 @@ def test_a_table_that_changes_before_the_commit(spark: Any, tmp_path: Path, monk
     assert fbs.read_delta(spark, path).count() == 5
 
 
+def test_what_was_added_since_it_was_read_stays(spark: Any, tmp_path: Path) -> None:
+    """An overwrite of the rows of an older version; if some of these have gone since, that is told."""
+    path = tmp_path / "t"
+    fbs.write_delta(spark.range(4), path)
+    deltalake.write_deltalake(path, pa.table({"id": [7]}), mode="append")
+    read = fbs.read_delta(spark, path, version=0)
+    read.write_delta(path, "overwrite", read_version=0)
+    assert sorted(rows_of(path)) == [f"{{'id': {i}}}" for i in (0, 1, 2, 3, 7)]
+    with pytest.raises(ResourceError, match="another write has changed the table meanwhile"):
+        read.write_delta(path, "overwrite", read_version=1)
+    with pytest.raises(ConfigError, match="read_version says what an overwrite replaces, and mode is 'append'"):
+        read.write_delta(path, read_version=1)
+    assert len(rows_of(path)) == 5
+
+
 def left_by_a_killed_driver(root: Path, folder: str) -> Path:
     """What its run has written below a table, and the note that it goes on."""
     from fastbuf_spark.driver.commit import _host

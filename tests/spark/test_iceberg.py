@@ -468,6 +468,24 @@ def test_a_table_that_changes_before_the_commit(spark: Any, tmp_path: Path, monk
     assert fbs.read_iceberg(spark, properties, "a.t").count() == before + 2
 
 
+def test_what_was_added_since_it_was_read_stays(spark: Any, tmp_path: Path) -> None:
+    """An overwrite of the rows of an older snapshot; if some of these have gone since, that is told."""
+    properties, catalog = home(tmp_path)
+    fbs.write_iceberg(spark.range(4), properties, "a.t")
+    first = catalog.load_table("a.t").current_snapshot().snapshot_id
+    catalog.load_table("a.t").append(pa.table({"id": [7]}))
+    read = fbs.read_iceberg(spark, properties, "a.t", first)
+    read.write_iceberg(properties, "a.t", "overwrite", read_snapshot=first)
+    assert sorted(row["id"] for row in rows_of(catalog)) == [0, 1, 2, 3, 7]
+    table = catalog.load_table("a.t")
+    second = table.current_snapshot().snapshot_id
+    delete_rows(table, {next(iter(table.scan().plan_files())).file.file_path: [0]})
+    for snapshot in (first, second):
+        with pytest.raises(ResourceError, match=f"has removed rows since snapshot {snapshot}"):
+            read.write_iceberg(properties, "a.t", "overwrite", read_snapshot=snapshot)
+    assert len(rows_of(catalog)) == 4
+
+
 def test_what_a_killed_driver_leaves(spark: Any, tmp_path: Path) -> None:
     """The next write takes it away, unless a snapshot has it, be it an old one."""
     properties, catalog = home(tmp_path)

@@ -8,7 +8,7 @@ from typing import Any
 from fastbuf.errors import ConfigError, ResourceError
 from fastbuf_spark.api.pipelines import Pipeline, pipeline
 from fastbuf_spark.api.sinks import CODECS, Written, _columns, _files
-from fastbuf_spark.api.tables import MODES, committed
+from fastbuf_spark.api.tables import MODES, check_overwrites, committed
 from fastbuf_spark.driver.checks import check_mode
 from fastbuf_spark.driver.file_types import nullable
 from fastbuf_spark.driver.iceberg import iceberg_source
@@ -68,6 +68,7 @@ def write_iceberg(
     partition_by: str | Iterable[str] | None = None,
     *,
     predicate: Sequence[tuple[str, str, Any]] | None = None,
+    read_snapshot: Any = None,
     compression: str | None = None,
     filesystem: Any = None,
 ) -> Written:
@@ -88,6 +89,9 @@ def write_iceberg(
     predicate
         Which partitions an overwrite replaces, as ``[("day", "=", "2026-01-31")]``, of columns that are partitions as
         they are; ``in`` takes a list.
+    read_snapshot
+        The snapshot of the table that the rows come from, as for :func:`read_iceberg`: an overwrite replaces what that
+        snapshot has, and what others have added since stays.
     compression
         As for :func:`write_parquet`; default: what the table asks for, else ``"zstd"``.
     filesystem
@@ -116,8 +120,7 @@ def write_iceberg(
     check_mode(mode, MODES)
     if compression is not None and compression not in CODECS:
         raise ConfigError(f"compression is {compression!r}: it must be one of {', '.join(CODECS)}")
-    if predicate is not None and mode != "overwrite":
-        raise ConfigError(f"predicate says what an overwrite replaces, and mode is {mode!r}")
+    check_overwrites(mode, predicate=predicate, read_snapshot=read_snapshot)
     at, plan = given._terminal()
     schema, every = at.schema, tuple(range(len(at.schema)))
     check_columns(schema)
@@ -136,6 +139,6 @@ def write_iceberg(
         made = commit.files(folder, rows)
         commit.check_predicate(made, chosen)
         if made or mode == "overwrite" or not commit.is_there:
-            commit.commit(folder, made, mode, chosen)
+            commit.commit(folder, made, mode, chosen, read_snapshot)
 
     return committed(plan.spark, at, system, root, write, add, commit.has)

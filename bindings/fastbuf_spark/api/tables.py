@@ -13,7 +13,7 @@ from fastbuf.errors import ConfigError, ResourceError
 from fastbuf_spark.api.sinks import CODECS, Written, _by, _columns, _files
 from fastbuf_spark.driver.checks import check_mode
 from fastbuf_spark.driver.commit import is_dead, owner_of
-from fastbuf_spark.driver.delta import location
+from fastbuf_spark.driver.delta import location, opened
 from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns, check_table, existing
 from fastbuf_spark.driver.jobs import cancelled_with
 from fastbuf_spark.driver.table_columns import renamed
@@ -38,6 +38,7 @@ def write_delta(
     partition_by: str | Iterable[str] | None = None,
     *,
     predicate: Sequence[tuple[str, str, Any]] | None = None,
+    read_version: int | None = None,
     compression: str = "snappy",
     filesystem: Any = None,
     storage_options: Mapping[str, str] | None = None,
@@ -57,6 +58,9 @@ def write_delta(
         Columns of a new table's partitions; default for one that is there: its own.
     predicate
         Which partitions an overwrite replaces, as ``[("day", "=", "2026-01-31")]``; ``in`` takes a list.
+    read_version
+        The version of the table that the rows come from: an overwrite replaces what that version has, and what others
+        have added since stays.
     compression
         As for :func:`write_parquet`.
     filesystem
@@ -88,11 +92,10 @@ def write_delta(
     check_mode(mode, MODES)
     if compression not in CODECS:
         raise ConfigError(f"compression is {compression!r}: it must be one of {', '.join(CODECS)}")
-    if predicate is not None and mode != "overwrite":
-        raise ConfigError(f"predicate says what an overwrite replaces, and mode is {mode!r}")
+    check_overwrites(mode, predicate=predicate, read_version=read_version)
     system, root, uri = location(path, filesystem)
     at, plan = given._terminal()
-    table = existing(uri, storage_options)
+    table = existing(uri, storage_options) if read_version is None else opened(uri, storage_options, read_version)
     if table is not None and mode == "error":
         raise ResourceError(f"{uri} is there already: use mode='append' or 'overwrite', or another path")
     if table is not None and mode == "ignore":
@@ -122,7 +125,7 @@ def write_delta(
         if table is None and mode in ("error", "ignore"):
             commit.create(made)
         elif mode == "overwrite":
-            commit.replace(made, chosen)
+            commit.replace(made, chosen, read_version)
         elif made or table is None:
             commit.append(made)
 
@@ -174,6 +177,13 @@ def committed(
     with contextlib.suppress(OSError):
         system.delete_file(note)
     return Written(len(rows), sum(row.rows for row in rows), sum(row.bytes for row in rows))
+
+
+def check_overwrites(mode: str, **given: Any) -> None:
+    """ConfigError for arguments that say what an overwrite replaces, if there is none."""
+    for name, value in given.items():
+        if value is not None and mode != "overwrite":
+            raise ConfigError(f"{name} says what an overwrite replaces, and mode is {mode!r}")
 
 
 def _drop_remains(system: Any, root: str, has: Callable[[str], bool]) -> None:

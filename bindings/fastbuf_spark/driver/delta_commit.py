@@ -158,15 +158,22 @@ class DeltaCommit:
         """
         return self._commit(files, "append", None, application, check)
 
-    def replace(self, files: Sequence[Added], predicate: Sequence[tuple[str, str, Any]] | None) -> None:
+    def replace(
+        self, files: Sequence[Added], predicate: Sequence[tuple[str, str, Any]] | None, read: int | None = None
+    ) -> None:
         """Replace the table's files, or those of some partitions.
+
+        Parameters
+        ----------
+        read
+            The version whose files are replaced: what was added since stays.  None: the newest one.
 
         Raises
         ------
         ResourceError
             Another write has removed some of them meanwhile.
         """
-        self._commit(files, "overwrite", predicate)
+        self._commit(files, "overwrite", predicate, read=read)
 
     def create(self, files: Sequence[Added]) -> None:
         """Make the table.
@@ -191,11 +198,19 @@ class DeltaCommit:
         )
 
     def _commit(
-        self, files: Sequence[Added], mode: str, predicate: Any, application: Any = None, check: Any = None
+        self,
+        files: Sequence[Added],
+        mode: str,
+        predicate: Any,
+        application: Any = None,
+        check: Any = None,
+        read: int | None = None,
     ) -> bool:
         exceptions = package().exceptions
         for attempt in range(TRIES):
             table = existing(self._uri, self._options)
+            if read is not None:
+                table = opened(self._uri, self._options, read)
             try:
                 named = application
                 if application and table is not None:

@@ -149,10 +149,9 @@ def iceberg_source(
         from pyiceberg.io.pyarrow import _read_all_delete_files
 
         there = home.load_table(table)
-        scan = there.scan(snapshot_id=_snapshot(there, snapshot, named(table)))
+        scan = there.scan(snapshot_id=snapshot_id(there, snapshot, named(table)))
         schema = scan.projection()
-        with _equality(named(table)):
-            tasks = list(scan.plan_files())
+        tasks = planned(scan, named(table))
         deleted = _read_all_delete_files(there.io, tasks)
     whole = spark_schema(schema)
     read_with, shown = sources._schemas(spark, whole, columns, filter)
@@ -251,7 +250,7 @@ def _names(table: Any) -> dict[int, str]:
     return made
 
 
-def _snapshot(table: Any, given: Any, name: str) -> int | None:
+def snapshot_id(table: Any, given: Any, name: str) -> int | None:
     """The id of a snapshot: itself, the one that a branch or tag has, or the newest one of a time."""
     if given is None:
         return None
@@ -270,16 +269,16 @@ def _snapshot(table: Any, given: Any, name: str) -> int | None:
     return int(chosen.snapshot_id)
 
 
-@contextmanager
-def _equality(name: str) -> Iterator[None]:
+def planned(scan: Any, name: str) -> list[Any]:
+    """The files of a scan, each with the files of its deletes."""
     try:
-        yield
+        return list(scan.plan_files())
     except (ValueError, NotImplementedError) as error:
         if "equality delete" not in str(error):
             raise
         raise ConfigError(
-            f"Iceberg table {name} has equality deletes, which read_iceberg does not apply: {LEFT_TO_SPARK}, or have "
-            "it rewrite the files (rewrite_data_files)"
+            f"Iceberg table {name} has equality deletes, which fastbuf does not apply: {LEFT_TO_SPARK}, or have it "
+            "rewrite the files (rewrite_data_files)"
         ) from error
 
 

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, ResourceError, SchemaError
 from fastbuf_spark.driver import table_columns
-from fastbuf_spark.driver.iceberg import existing, named, opened, places, spark_schema, with_ids
+from fastbuf_spark.driver.iceberg import (
+    existing,
+    named,
+    opened,
+    places,
+    planned,
+    snapshot_id,
+    spark_schema,
+    with_ids,
+)
 from fastbuf_spark.driver.iceberg_files import data_file, may_miss, shown, spec_of, transform_of
 from fastbuf_spark.worker.iceberg import IcebergWrite
 
@@ -166,8 +175,13 @@ class IcebergCommit:
             made.append(data_file(self.metadata, f"{self.data}/{folder}", row, footer))
         return made
 
-    def commit(self, folder: str, files: Sequence[Any], mode: str, predicate: Any = None) -> None:
+    def commit(self, folder: str, files: Sequence[Any], mode: str, predicate: Any = None, read: Any = None) -> None:
         """Add files, in place of those of some partitions, or of all, if ``mode`` is ``"overwrite"``.
+
+        Parameters
+        ----------
+        read
+            The snapshot whose files are replaced; None: the newest one.
 
         Raises
         ------
@@ -186,14 +200,14 @@ class IcebergCommit:
                     if there is None:
                         self._create(home, folder, files)
                     elif mode == "overwrite":
-                        self._replace(there, folder, files, predicate)
+                        self._replace(there, folder, files, predicate, read)
                     else:
                         self._append(there, folder, files)
                     return
                 except TableAlreadyExistsError:
                     continue
                 except (CommitFailedException, ValidationException) as error:
-                    if mode == "overwrite" or attempt + 1 == TRIES:
+                    if (mode == "overwrite" and read is None) or attempt + 1 == TRIES:
                         raise ResourceError(
                             f"{self.name}: another write has changed the table meanwhile, and nothing of this one is "
                             f"seen: run it again ({error})"
@@ -233,8 +247,18 @@ class IcebergCommit:
                 append.append_data_file(file)
         transaction.commit_transaction()
 
-    def _replace(self, there: Any, folder: str, files: Sequence[Any], predicate: Any) -> None:
-        old = [task.file for task in there.scan().plan_files() if self._is_chosen(there, task.file, predicate)]
+    def _replace(self, there: Any, folder: str, files: Sequence[Any], predicate: Any, read: Any) -> None:
+        now = planned(there.scan(), named(self._table))
+        tasks = now
+        if read is not None:
+            tasks = planned(there.scan(snapshot_id=snapshot_id(there, read, named(self._table))), named(self._table))
+            known = {task.file.file_path: task.delete_files for task in now}
+            if any(known.get(task.file.file_path) != task.delete_files for task in tasks):
+                raise ResourceError(
+                    f"{self.name}: another write has removed rows since snapshot {read}, and nothing of this one is "
+                    "seen: run it again"
+                )
+        old = [task.file for task in tasks if self._is_chosen(there, task.file, predicate)]
         if not old and not files:
             return
         transaction = self._begun(there)
