@@ -11,11 +11,12 @@ import numbered
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from nights import nightly
 from numbered import check, nothing_waits
 
 import fastbuf_spark as fbs
 from fastbuf.checkpoint.store import CheckpointError, CheckpointInUse
-from fastbuf.errors import ConfigError
+from fastbuf.errors import ConfigError, StallTimeout
 from fastbuf_spark.streams.memory import MemorySink
 from fastbuf_spark.streams.query import StreamFailed
 
@@ -109,6 +110,56 @@ def test_an_error_of_a_function(spark: Any, tmp_path: Path, times: int) -> None:
     assert query.status["state"] == "failed"
     assert len(os.listdir(tmp_path / "failed")) == 3
     assert isinstance(query.exception(), StreamFailed)
+
+
+def closed(table: Any, batch: int) -> None:
+    raise OSError(f"closed {chr(97 + time.time_ns() % 26)}{chr(97 + time.time_ns() // 26 % 26)}")
+
+
+class Always:
+    """Raises at any row, each time in other words."""
+
+    def __call__(self, batches: Any) -> Any:
+        for _ in batches:
+            raise ValueError(f"bad {chr(97 + time.time_ns() % 26)}{chr(97 + time.time_ns() // 26 % 26)}")
+        raise ValueError(f"no {chr(97 + time.time_ns() % 26)}{chr(97 + time.time_ns() // 26 % 26)}")
+        yield
+
+
+@nightly(failing="sink")
+@pytest.mark.parametrize("failing", ["function", "sink"])
+def test_a_stream_that_fails_always_is_drained(spark: Any, tmp_path: Path, failing: str) -> None:
+    """It ends by its error, though the words of that are other ones each time."""
+    stream = fbs.stream_rate(spark, 1000.0, tasks=1)
+    if failing == "function":
+        stream = stream.map_in_arrow(Always(), "timestamp timestamp, value long")
+    sink: Any = fbs.to_memory() if failing == "function" else fbs.to_function(closed)
+    query = stream.write_stream(sink, tmp_path / "chk", every=0.1)
+    until(lambda: query.status["restarts"] or seen(query))
+    with pytest.raises(StreamFailed, match="bad|no " if failing == "function" else "could not be committed in 6 tries"):
+        query.stop(drain=True)
+    assert query.status["state"] == "failed"
+    assert query.status["restarts"] < 6
+
+
+def test_a_stream_that_is_drained_in_no_time(spark: Any, tmp_path: Path) -> None:
+    """Who drains it hears that it has not ended yet."""
+    (tmp_path / "slow").mkdir()
+
+    def slow(batches: Any) -> Any:
+        for batch in batches:
+            while (tmp_path / "slow").exists():
+                time.sleep(0.01)
+            yield batch
+
+    stream = fbs.stream_rate(spark, 1000.0, tasks=1).map_in_arrow(slow, "timestamp timestamp, value long")
+    query = stream.write_stream(fbs.to_memory(), tmp_path / "chk", every=0.1)
+    until(lambda: query.progress().get("stages", [{}])[0].get("rows_in", 0) > 0)
+    with pytest.raises(StallTimeout, match=r"has not ended within 0\.1 s: it is draining; wait with await_termination"):
+        query.stop(drain=True, timeout=0.1)
+    (tmp_path / "slow").rmdir()
+    assert query.await_termination(60)
+    assert query.status["state"] == "stopped"
 
 
 class FlakySink(MemorySink):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import re
 import secrets
 import threading
 import time
@@ -15,7 +16,7 @@ from typing import Any
 
 from fastbuf.checkpoint.coordinator import CheckpointCoordinator
 from fastbuf.checkpoint.store import CheckpointError, CheckpointStore
-from fastbuf.errors import ConfigError, FastbufError
+from fastbuf.errors import ConfigError, FastbufError, StallTimeout
 from fastbuf_spark.driver.checks import slots_of
 from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.streams import fail_points
@@ -24,7 +25,8 @@ from fastbuf_spark.streams.spec import StreamSpec
 
 log = logging.getLogger("fastbuf_spark")
 
-SAME_ERROR = 3  #: a task's own error that comes so often in a row ends the query
+SAME_ERROR = 3  #: a task's own error that comes so often in a row ends the query; of one that is drained, any error
+NUMBERS = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
 STEADY_S = 60.0  #: a run that takes checkpoints for so long has left such an error behind
 MOST_LOSSES = 20  #: lost tasks in a row without a checkpoint between
 LEAST_WAIT_S, MOST_WAIT_S = 0.1, 30.0  #: before a restart; doubled after each failure in a row
@@ -142,6 +144,13 @@ class StreamingQuery:
             End the sources first, have windows give what they hold, and take a last checkpoint behind the last row.
         timeout
             Seconds to wait for the end.
+
+        Raises
+        ------
+        StreamFailed
+            With ``drain``: it has ended by an error, and not all rows that were read are written.
+        StallTimeout
+            It has not ended within that time, and goes on to.
         """
         if drain:
             self._draining = True
@@ -150,7 +159,14 @@ class StreamingQuery:
         else:
             self._stopping.set()
             self._command(lambda run: run.stop())
-        self._ended.wait(timeout)
+        if not self._ended.wait(timeout):
+            why = f" ({self._message})" if self._message else ""
+            raise StallTimeout(
+                f"stream '{self.name}' has not ended within {timeout:g} s: it is {self._state}{why}; wait with "
+                f"await_termination(){', or end it where it is: stop()' if drain else ''}"
+            )
+        if drain and self._error is not None:
+            raise self._error
 
     def savepoint(self, path: str, timeout: float = 120.0) -> None:
         """Take a checkpoint now, and copy it to a directory of its own, which stays until you remove it.
@@ -229,8 +245,10 @@ class StreamingQuery:
         self._failures += 1
         if not outcome.by_task or self._failures >= MOST_LOSSES:
             return self._failures < MOST_LOSSES
-        self._last_errors = [*self._last_errors, first_line(outcome.reason)][-SAME_ERROR:]
-        return len(self._last_errors) < SAME_ERROR or len(set(self._last_errors)) > 1
+        told = NUMBERS.sub("#", first_line(outcome.reason))  # addresses and places differ where the error does not
+        self._last_errors = [*self._last_errors, told][-SAME_ERROR:]
+        # Who waits for the end of a drained stream does not wait for its luck
+        return len(self._last_errors) < SAME_ERROR or (len(set(self._last_errors)) > 1 and not self._draining)
 
     def _completed(self) -> None:
         self._failures = 0
@@ -296,7 +314,7 @@ class StreamingQuery:
             run.inbox.put((None, Command(call)))
         if self._draining:
             run.inbox.put((None, Command(lambda each: each.drain())))
-        self._state, self._message, self._began = "running", "", time.monotonic()
+        self._state, self._message, self._began = "draining" if self._draining else "running", "", time.monotonic()
         try:
             return run.execute()
         finally:
