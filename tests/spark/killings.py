@@ -76,6 +76,12 @@ def directories(process: psutil.Process) -> str:
         return ""
 
 
+def workers(spark: Any) -> list[psutil.Process]:
+    """Python's processes that Spark gives tasks to."""
+    daemons = {each.pid for each in below(spark) if any("daemon" in word for word in command(each))}
+    return [each for each in below(spark) if each.pid in daemons and each.ppid() in daemons]
+
+
 def executors(spark: Any) -> int:
     """How many Spark counts, without the driver."""
     return len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) - 1
