@@ -98,15 +98,15 @@ class Server:
         return f"{type(error).__name__}: {text}"
 
     @contextlib.contextmanager
-    def asked(self, what: str) -> Iterator[Connection]:
-        """A connection for some questions; its errors are ConfigErrors."""
+    def asked(self, what: str, kind: type[Exception] = ConfigError) -> Iterator[Connection]:
+        """A connection for some questions; its errors are of that kind."""
         import psycopg
 
         try:
             with self.connect("fastbuf") as connection:
                 yield connection
         except psycopg.Error as error:
-            raise ConfigError(f"{what}: {self.text_of(error)}") from None
+            raise kind(f"{what}: {self.text_of(error)}") from None
 
 
 class PostgresSink:
@@ -133,7 +133,8 @@ class PostgresSink:
 
     def restore(self, context: SinkContext, committables: Sequence[Committable]) -> None:
         StagedRows.keep_only(context, committables)
-        with self.server.asked(f"{self.name}: sessions of older generations cannot be ended") as connection:
+        what = f"{self.name}: sessions of older generations cannot be ended"
+        with self.server.asked(what, ConnectionError) as connection:  # it may be back for the next try
             # Those of hosts that are gone: what they have locked would be waited for
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
