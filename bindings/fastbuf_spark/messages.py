@@ -7,9 +7,12 @@ has those of Spark's workers and driver.
 
 from __future__ import annotations
 
+import binascii
 import re
+import sys
 import types
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -22,7 +25,8 @@ class Message:
     """A frozen dataclass of fields that JSON can say.
 
     ``bool``, ``int``, ``float``, ``str``, ``Literal``, ``tuple``, ``dict`` with keys of ``str`` or ``int``; ``Any``;
-    and each of these ``| None``.
+    and each of these ``| None``.  ``tuple[int, ...]`` and ``dict[int, int]``, which may have an item for each of 10,000
+    tasks, are sent as :func:`packed` texts.
     """
 
     speaker: ClassVar[str]
@@ -45,10 +49,14 @@ class Message:
 
     def encode(self) -> bytes:
         """The message as a frame; a field that has its default is left out."""
-        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}  # type: ignore[arg-type]
-        return json_frames.pack(
-            {"op": self.op} | {name: value for name, (value, usual) in values.items() if value != usual}
-        )
+        usual = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}  # type: ignore[arg-type]
+        values = {name: value for name, (value, default) in usual.items() if value != default}
+        kind: Any = type(self)
+        for name in _numbers(kind) & values.keys():
+            value = values[name]
+            parts = (value, value.values()) if isinstance(value, dict) else (value,)
+            values[name] = " ".join(map(packed, parts))
+        return json_frames.pack({"op": self.op} | values)
 
     @classmethod
     def decode(cls, data: Any) -> Self:
@@ -76,6 +84,41 @@ class Message:
         return message
 
 
+def compact(numbers: Iterable[int]) -> array[int]:
+    """Whole numbers of at most 64 bits, each in as few bytes as the largest of them needs."""
+    values = numbers if isinstance(numbers, tuple | array) else tuple(numbers)
+    for code in "bhiq":
+        try:
+            return array(code, values)
+        except OverflowError:
+            continue
+    return array("Q", values)
+
+
+def packed(numbers: Iterable[int]) -> str:
+    """The letter of their type, as Python's ``array`` has it, and their bytes, little-endian, in base64."""
+    column = compact(numbers)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.typecode + binascii.b2a_base64(column, newline=False).decode()
+
+
+def _unpacked(text: str) -> array[int]:
+    if not text or text[0] not in "bhiqQ":
+        raise ValueError(f"{text!r:.80} are no packed numbers")
+    column = array(text[0], binascii.a2b_base64(text[1:], strict_mode=True))
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column
+
+
+@cache
+def _numbers(kind: Any) -> frozenset[str]:
+    """The fields of a message that are sent packed."""
+    types_of = get_type_hints(kind)
+    return frozenset(each.name for each in fields(kind) if types_of[each.name] in (tuple[int, ...], dict[int, int]))
+
+
 M = TypeVar("M", bound=Message)
 
 
@@ -101,11 +144,28 @@ class Unpacker(json_frames.Unpacker, Generic[M]):
 @cache
 def _readers(kind: Any) -> dict[str, tuple[Callable[[Any], Any], bool]]:
     """For each field of a message what checks it, and whether it must be there."""
-    types_of = get_type_hints(kind)
+    types_of, packed_ones = get_type_hints(kind), _numbers(kind)
     return {
-        each.name: (_reader(types_of[each.name]), each.default is MISSING and each.default_factory is MISSING)
+        each.name: (
+            (_packed_reader if each.name in packed_ones else _reader)(types_of[each.name]),
+            each.default is MISSING and each.default_factory is MISSING,
+        )
         for each in fields(kind)
     }
+
+
+def _packed_reader(kind: Any) -> Callable[[Any], Any]:
+    """The same of a type that is sent packed."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r:.80} are no packed numbers")
+        if kind == tuple[int, ...]:
+            return tuple(_unpacked(value))
+        keys, _, values = value.partition(" ")
+        return dict(zip(_unpacked(keys), _unpacked(values), strict=True))
+
+    return read
 
 
 def _reader(kind: Any) -> Callable[[Any], Any]:

@@ -7,6 +7,7 @@ What stands in a message's brackets answers it; ``Abort``, which ends the run, m
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar
 
 from fastbuf_spark.messages import Message
@@ -109,6 +110,14 @@ class Files(FromDriver):
 
     servers: tuple[tuple[str, int, tuple[str, ...]], ...]
     at: tuple[int, ...]
+
+    @cached_property
+    def _frame(self) -> bytes:
+        return super().encode()
+
+    def encode(self) -> bytes:
+        """The message as a frame; every task of the reduce side asks for the same one."""
+        return self._frame
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import socket
 
 from fastbuf.fork_safe import hmac_sha256
 
-VERSION = 4
+VERSION = 5
 #: TCP keepalive: seconds of silence before the first probe, seconds between probes, and probes without an answer after
 #: which the connection ends.  A lost host sends nothing, so only this ends its connection.
 QUIET_S, ASK_S, ASKS = 20, 5, 3

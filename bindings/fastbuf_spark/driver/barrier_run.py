@@ -31,6 +31,7 @@ class BarrierRun(Run):
                 peer.send(abort_message(f"attempt {attempt} of task {partition} came after attempt {old.attempt}"))
                 return
             old.peer.send(abort_message(f"attempt {attempt} of task {partition} takes the place of {old.attempt}"))
+            self._leaves(old, "gone")
             del self._consumers[partition]
         super().join(peer, partition, attempt, now)
 
@@ -53,7 +54,7 @@ class BarrierRun(Run):
         if consumer.state != "live" or self.state == "joining":
             super()._consumer_lost(consumer, now)
             return
-        consumer.state = "gone"
+        self._leaves(consumer, "gone")
         if self.state == "gating":
             self.abort(f"task {consumer.partition} vanished before the stage began", now)
         elif self.state == "draining":

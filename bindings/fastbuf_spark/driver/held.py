@@ -43,6 +43,7 @@ class _Held:
     folders: set[str] = field(default_factory=set)
     servers: dict[int, list[str]] = field(default_factory=dict)  # those that have the file of each map task
     blamed: int = 0  # executors that were replaced though their servers lived
+    files: Files | None = None  # what readers are told, as long as it holds
 
 
 @dataclass
@@ -61,6 +62,7 @@ class HeldRuns:
     def __init__(self) -> None:
         self._runs: dict[Run, _Held] = {}
         self._servers: dict[str, _Server] = {}
+        self._connected: dict[object, _Server] = {}  # by connection
         self._replaced: set[tuple[str, str]] = set()  # executors, by application
         self._swept = 0.0
 
@@ -76,16 +78,24 @@ class HeldRuns:
         held.folders.add(str(stats["folder"]))
         if server := str(stats.get("server", "")):
             held.servers[number] = [*(each for each in held.servers.get(number, ()) if each != server), server]
+            held.files = None
 
     def serves(self, about: Serves, peer: Peer) -> None:
         """A file server listens."""
-        self._servers[about.id] = _Server(about, peer)
+        self._servers[about.id] = self._connected[peer] = _Server(about, peer)
+        self._moved()
 
     def gone(self, peer: object) -> None:
         """A connection has ended."""
-        for server in self._servers.values():
-            if server.peer is peer:
-                server.peer = None
+        server = self._connected.pop(peer, None)
+        if server is not None:
+            server.peer = None
+            self._moved()
+
+    def _moved(self) -> None:
+        """Readers are to be told anew where files are."""
+        for held in self._runs.values():
+            held.files = None
 
     def where(self, exchange: str, run: int) -> Files:
         """The servers of a run's files, and for each map task which of them it is; -1: none is known.
@@ -93,6 +103,11 @@ class HeldRuns:
         Where several attempts have been told of, it is the last one whose server is connected.
         """
         held = self._runs.get((exchange, run), _Held())
+        if held.files is None:
+            held.files = self._files(held)
+        return held.files
+
+    def _files(self, held: _Held) -> Files:
         names: dict[str, int] = {}
         at = [-1] * (max(held.servers, default=-1) + 1)
         for number, servers in held.servers.items():

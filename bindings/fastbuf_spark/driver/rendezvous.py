@@ -7,8 +7,10 @@ while no run is live.  Workers first prove the exchange's secret (see :mod:`fast
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
+import resource
 import secrets
 import selectors
 import socket
@@ -42,6 +44,8 @@ log = logging.getLogger("fastbuf_spark")
 TICK_S = 0.25
 JOIN_TICK_S = 0.01  #: poll interval while requests arrive: Spark knows after some milliseconds how many there will be
 GREETING_S = 10.0  #: an unauthenticated peer is dropped after this time
+BACKLOG = 512  #: connections that the kernel keeps until they are accepted
+FULL_S = 60.0  #: so often it is told that workers wait for a descriptor
 REPLACED_S = 60.0  #: so long a task that misses rows waits for the end of the executor that had them
 KEPT_SUMMARIES = 32
 KEPT_REFUSALS = 256  #: stages whose tasks cannot succeed, but which Spark may still retry
@@ -79,7 +83,7 @@ class _Connection:
     since: float
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
     unpacker: Unpacker[protocol.FromWorker[Any]] = field(default_factory=lambda: Unpacker(protocol.FromWorker))
-    out: bytearray = field(default_factory=bytearray)
+    out: deque[memoryview] = field(default_factory=deque)  # what tasks are told in the same words stands once
     exchange: str = ""
     run: Run | None = None
     reported: Reported | None = None
@@ -87,7 +91,7 @@ class _Connection:
 
     def send(self, message: protocol.FromDriver) -> None:
         if not self.closed:
-            self.out += message.encode()
+            self.out.append(memoryview(message.encode()))
             self.server.flush(self)
 
 
@@ -106,7 +110,7 @@ class Rendezvous:
 
     def __init__(self, bind: str = "127.0.0.1", advertise: str = "", port: int = 0) -> None:
         try:
-            self._listener = listen(bind, (port, port), 512)
+            self._listener = listen(bind, (port, port), BACKLOG)
         except OSError as error:
             raise ConfigError(
                 f"the rendezvous cannot listen on {bind}:{port}: {error}; set spark.driver.bindAddress or "
@@ -125,6 +129,9 @@ class Rendezvous:
         self._runs: list[Run] = []  # in the order of their start, until they are over
         self._refused: dict[tuple[str, int], str] = {}  # by exchange and stage
         self._connections: set[_Connection] = set()
+        self._strangers: set[_Connection] = set()  # of these, those that have not proved a secret
+        self._is_full = False  # no descriptor is free: until the next tick nobody is accepted
+        self._told_full = -FULL_S
         # By executor: until when it is waited for, whether it is active still, and who waits
         self._replaced: dict[str, tuple[float, Callable[[str], bool], list[_Connection]]] = {}
         self._closing = False
@@ -211,14 +218,10 @@ class Rendezvous:
         self._closing = True
 
     def _loop(self) -> None:
+        ticked = 0.0
         try:
             while not self._closing:
-                busy = bool(self._runs or self._replaced or self._waiting()) or any(
-                    not c.exchange for c in self._connections
-                )
-                joining = any(run.state == "joining" for run in self._runs)
-                events = self._selector.select(JOIN_TICK_S if joining else TICK_S if busy else None)
-                for key, mask in events:
+                for key, mask in self._selector.select(self._interval() if self._is_busy() else None):
                     if key.fileobj is self._listener:
                         self._accept()
                     elif key.fileobj is self._woken:
@@ -231,13 +234,23 @@ class Rendezvous:
                             self._read(key.data)
                 while self._posted:
                     self._guarded(self._posted.popleft())
-                self._tick()
+                # Not for every message: it looks at all that goes on
+                if (now := monotonic()) - ticked >= self._interval():
+                    ticked = now
+                    self._tick()
         finally:
             for connection in list(self._connections):
                 self._drop(connection)
             self._selector.close()
             for sock in (self._listener, self._woken, self._wake):
                 sock.close()
+
+    def _is_busy(self) -> bool:
+        """Whether something goes on that needs a look now and then."""
+        return bool(self._runs or self._replaced or self._strangers or self._is_full or self._waiting())
+
+    def _interval(self) -> float:
+        return JOIN_TICK_S if any(run.state == "joining" for run in self._runs) else TICK_S
 
     def _guarded(self, call: Callable[[], None]) -> None:
         try:
@@ -246,14 +259,34 @@ class Rendezvous:
             log.exception("an error in the rendezvous; it continues")
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            sock = child_closes(self._listener.accept()[0])
-            sock.setblocking(False)
-            prepare(sock)
-            connection = _Connection(sock, self, monotonic())
-            self._connections.add(connection)
-            self._selector.register(sock, selectors.EVENT_READ, connection)
-            connection.send(protocol.Hello(VERSION, connection.nonce, __version__))
+        for _ in range(BACKLOG):
+            try:
+                sock = child_closes(self._listener.accept()[0])
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self._no_room()
+                return
+            with contextlib.suppress(OSError):
+                sock.setblocking(False)
+                prepare(sock)
+                connection = _Connection(sock, self, monotonic())
+                self._connections.add(connection)
+                self._strangers.add(connection)
+                self._selector.register(sock, selectors.EVENT_READ, connection)
+                connection.send(protocol.Hello(VERSION, connection.nonce, __version__))
+
+    def _no_room(self) -> None:
+        """Let those who call wait until the next tick: their calls would wake this thread again and again."""
+        self._is_full = True
+        self._selector.unregister(self._listener)
+        if monotonic() - self._told_full >= FULL_S:
+            self._told_full = monotonic()
+            log.warning(
+                "workers cannot reach the driver: it has connections of %d, and may open %d descriptors in all; raise "
+                "its limit (ulimit -n) before Spark starts, or let fewer tasks run at once",
+                len(self._connections),
+                resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            )
 
     def flush(self, connection: _Connection) -> None:
         """Write as much as the socket takes; the rest is written when it is writable."""
@@ -261,8 +294,11 @@ class Rendezvous:
             return
         try:
             while connection.out:
-                sent = connection.sock.send(connection.out)
-                del connection.out[:sent]
+                left = connection.out[0][connection.sock.send(connection.out[0]) :]
+                if left:
+                    connection.out[0] = left
+                else:
+                    connection.out.popleft()
         except BlockingIOError:
             pass
         except OSError:
@@ -297,6 +333,7 @@ class Rendezvous:
             return
         connection.closed = True
         self._connections.discard(connection)
+        self._strangers.discard(connection)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(connection.sock)
         connection.sock.close()
@@ -366,6 +403,7 @@ class Rendezvous:
             # The same answer for both cases: an unauthenticated peer must not learn which exchanges exist
             raise ProtocolError("a worker could not prove the secret of an exchange of this driver")
         connection.exchange = message.exchange
+        self._strangers.discard(connection)
         connection.unpacker.limit = FRAME_BYTES
         connection.send(protocol.Welcome(proof(exchange.secret, "driver", *nonces)))
 
@@ -465,7 +503,10 @@ class Rendezvous:
 
     def _tick(self) -> None:
         now = monotonic()
-        for connection in [c for c in self._connections if not c.exchange and now - c.since > GREETING_S]:
+        if self._is_full:
+            self._is_full = False
+            self._selector.register(self._listener, selectors.EVENT_READ, None)
+        for connection in [c for c in self._strangers if now - c.since > GREETING_S]:
             self._drop(connection)
         for run in list(self._runs):
             self._guarded(lambda run=run: run.tick(now))  # type: ignore[misc]

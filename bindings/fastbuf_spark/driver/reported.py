@@ -8,6 +8,7 @@ taken back.  A run has failed while a task's last attempt has.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, MutableSequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,7 +74,8 @@ class Reported:
         self._fate = fate
         self._stages: dict[int, RunSummary] = {}
         self._running: dict[object, _Running] = {}  # by connection
-        self._failed: dict[Place, str] = {}  # the last attempt's error
+        self._active: Counter[int] = Counter()  # of these, by run
+        self._failed: dict[int, dict[Place, str]] = {}  # the last attempt's error, by run
         self._vanished: dict[Place, Vanished] = {}  # tasks of which Spark has not said yet how they ended
         self._heard = 0.0  # when a task last told something
 
@@ -93,14 +95,15 @@ class Reported:
         place = summary.number, side, partition
         self._vanished.pop(place, None)
         if "failed" in stats:
-            self._failed[place] = str(stats["failed"])
-            self._taken_back(self._running.pop(peer, None))
+            self._failed.setdefault(summary.number, {})[place] = str(stats["failed"])
+            self._taken_back(self._left(peer))
             self._brought_up(summary)
             return
-        self._failed.pop(place, None)
-        self._running.pop(peer, None)
+        self._failed.get(summary.number, {}).pop(place, None)
+        self._left(peer)
         if "state" in stats:
             self._running[peer] = _Running(summary, place, stage, attempt, stats)
+            self._active[summary.number] += 1
         if "state" not in stats or "state" in figures.get(partition, stats):  # else another attempt of it is done
             figures[partition] = stats
         if "state" not in stats:
@@ -137,15 +140,9 @@ class Reported:
 
     def _run_of(self, side: str, partition: int, stage: int) -> RunSummary:
         """A stage is of one run, and a run has a task once: whoever comes again, in another stage, begins the next."""
-        kept = {id(each) for each in self._summaries}
-        self._stages = {k: each for k, each in self._stages.items() if id(each) in kept}
-        self._digests = {k: known for k, known in self._digests.items() if id(known[1]) in kept}
-        numbers = {each.number for each in self._stages.values()}
-        self._split = {number: why for number, why in self._split.items() if number in numbers}
-        self._failed = {k: reason for k, reason in self._failed.items() if k[0] in numbers}
-        self._vanished = {k: gone for k, gone in self._vanished.items() if k[0] in numbers}
         summary = self._stages.get(stage)
-        if summary is None:
+        if summary is None or not any(each is summary for each in self._summaries):
+            self._forget()
             summary = max(self._stages.values(), key=lambda each: each.number, default=None)
             if summary is None or partition in _side(summary, side):
                 exchange, name, mode = self._about
@@ -154,9 +151,26 @@ class Reported:
             self._stages[stage] = summary
         return summary
 
+    def _forget(self) -> None:
+        """Drops what is known of runs that are no longer kept.  Not for every report: this looks at all tasks."""
+        kept = {id(each) for each in self._summaries}
+        self._stages = {k: each for k, each in self._stages.items() if id(each) in kept}
+        self._digests = {k: known for k, known in self._digests.items() if id(known[1]) in kept}
+        numbers = {each.number for each in self._stages.values()}
+        self._split = {number: why for number, why in self._split.items() if number in numbers}
+        self._failed = {number: reasons for number, reasons in self._failed.items() if number in numbers}
+        self._vanished = {k: gone for k, gone in self._vanished.items() if k[0] in numbers}
+
+    def _left(self, peer: object) -> _Running | None:
+        """A task does not go on, as far as it is known here."""
+        known = self._running.pop(peer, None)
+        if known is not None:
+            self._active[known.summary.number] -= 1
+        return known
+
     def lost(self, peer: object, now: float) -> None:
         """A task's connection has closed, after its last figures or without them."""
-        known = self._running.pop(peer, None)
+        known = self._left(peer)
         if self._taken_back(known) and known is not None:
             _, side, partition = known.place
             words = f"{side} of partition {partition} (attempt {known.attempt}) vanished"
@@ -189,16 +203,16 @@ class Reported:
                 continue
             del self._vanished[place]
             if cause is not None and cause.startswith("failed"):
-                self._failed[place] = clip(f"{gone.words}; Spark says:\n{cause}")
+                reason = clip(f"{gone.words}; Spark says:\n{cause}")
+                self._failed.setdefault(place[0], {})[place] = reason
             for summary in [each for each in self._stages.values() if each.number == place[0]][:1]:
                 self._brought_up(summary)
 
     def _brought_up(self, summary: RunSummary) -> None:
-        reasons = [reason for (number, _, _), reason in self._failed.items() if number == summary.number]
-        running = any(each.summary is summary for each in self._running.values())
-        running = running or any(number == summary.number for number, _, _ in self._vanished)
-        summary.outcome = "running" if running else "aborted" if reasons else "ok"
-        summary.reason = "" if running or not reasons else reasons[0]
+        reason = next(iter(self._failed.get(summary.number, {}).values()), None)
+        running = self._active[summary.number] > 0 or any(number == summary.number for number, _, _ in self._vanished)
+        summary.outcome = "running" if running else "ok" if reason is None else "aborted"
+        summary.reason = "" if running or reason is None else reason
         summary.seconds = time.time() - summary.began
 
     def progress(self, now: float) -> list[RunSummary]:

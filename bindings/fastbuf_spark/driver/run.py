@@ -22,10 +22,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, Protocol
 
 from fastbuf_spark.driver.agreement import Agreement
 from fastbuf_spark.driver.summary import RunSummary
+from fastbuf_spark.messages import compact
 from fastbuf_spark.protocol import Abort, Empty, Epoch, FromDriver, Go, Ok, Seal, Sent, Stop, Target
 from fastbuf_spark.wire import clip, producers_failed
 
@@ -98,7 +100,7 @@ class RunPlan:
     fate: Callable[[int, int], str | None] = lambda stage, attempt: ""
 
 
-@dataclass
+@dataclass(eq=False)
 class Consumer:
     partition: int
     attempt: int
@@ -113,7 +115,7 @@ class _Lease:
     attempt: int
     peer: Peer | None
     state: str = "open"  # open | begun | done
-    totals: Sequence[int] = ()
+    totals: Sequence[int] = ()  # those of all producers are as many as there are channels
     unreached: dict[int, str] = field(default_factory=dict)
     waiting: list[tuple[int, Peer]] = field(default_factory=list)
     seen: set[int] | None = None  # input partitions in which it found rows, once it has read all
@@ -174,8 +176,16 @@ class Run:
         self.refuse: Callable[[str], None] = lambda reason: None
         self._agreement = agreement or Agreement()
         self._scopes = scopes
+        # A message needs no look at all participants: there may be 10,000 of them
         self._consumers: dict[int, Consumer] = {}
+        self._consumer_at: dict[Peer, Consumer] = {}
+        self._live: set[Consumer] = set()
+        self._silent = 0  # of these, how many have no gate that listens
         self._leases: dict[int, _Lease] = {}
+        self._working: dict[Peer, _Lease] = {}  # those that are not done, and whose peers are connected
+        self._waiting: dict[Peer, _Lease] = {}  # those whose other attempts wait
+        self._sent = 0  # leases that are done
+        self._seen = 0  # leases that have told in which input partitions they found rows
         self._started = self._since = now
         self._cancelled_at = 0.0
         self._last_failure = ""
@@ -188,7 +198,7 @@ class Run:
     @property
     def held_slots(self) -> int:
         """Slots held by this run's consumers."""
-        return sum(c.state == "live" for c in self._consumers.values())
+        return len(self._live)
 
     @property
     def over(self) -> bool:
@@ -198,11 +208,7 @@ class Run:
     @property
     def without_producers(self) -> bool:
         """Whether some producers have not run yet, and none is running."""
-        return (
-            self.state == "running"
-            and not self._all_sent()
-            and not any(lease.peer is not None and lease.state != "done" for lease in self._leases.values())
-        )
+        return self.state == "running" and not self._all_sent() and not self._working
 
     def wants(self, partition: int) -> bool:
         """Whether it accepts a request for this partition."""
@@ -221,7 +227,10 @@ class Run:
         if not 0 <= partition < self.plan.partitions:
             peer.send(abort_message(f"partition {partition} of an exchange of {self.plan.partitions} partitions"))
             return
-        self._consumers[partition] = Consumer(partition, attempt, peer)
+        consumer = Consumer(partition, attempt, peer)
+        self._consumers[partition] = self._consumer_at[peer] = consumer
+        self._live.add(consumer)
+        self._silent += 1
         self._since = now
         self._try_to_form(now)
 
@@ -265,13 +274,13 @@ class Run:
         """A consumer's gate listens; after the last one the producers start."""
         consumer = self._consumer_of(peer)
         if consumer is not None and self.state == "gating":
+            self._silent -= consumer in self._live and consumer.address is None
             consumer.address = host, port, gate, consumer.partition
             self._try_to_start(now)
 
     def _try_to_start(self, now: float) -> None:
-        live = [c for _, c in sorted(self._consumers.items()) if c.state == "live"]
-        if live and all(c.address is not None for c in live):
-            self._start([c.address for c in live if c.address is not None], now)
+        if self._live and not self._silent:
+            self._start(sorted((c.address for c in self._live if c.address), key=lambda target: target[3]), now)
 
     def _start(self, targets: list[Target], now: float) -> None:
         assert self.plan.submit is not None
@@ -285,7 +294,7 @@ class Run:
         """A consumer needs no more data; ``stats`` are its figures, ``sent`` those of its output in a barrier stage."""
         consumer = self._consumer_of(peer)
         if consumer is not None and consumer.state == "live":
-            consumer.state = "done"
+            self._leaves(consumer, "done")
             self.moved = now
             self.summary.tells("consumers", consumer.partition, stats)
             if sent is not None:
@@ -299,8 +308,8 @@ class Run:
             self.summary.tells("consumers", consumer.partition, stats)
             if sent is not None:
                 self.summary.tells("producers", consumer.partition, sent)
-        lease = self._lease_of(peer)
-        if lease is not None and lease.state != "done":
+        lease = self._working.get(peer)
+        if lease is not None:
             self.summary.tells("producers", lease.partition, stats)
 
     def consumer_failed(self, peer: Peer, reason: str, now: float) -> None:
@@ -310,8 +319,15 @@ class Run:
             self.summary.reason = self.summary.reason or clip(reason)
             self._consumer_lost(consumer, now)
 
+    def _leaves(self, consumer: Consumer, state: str) -> None:
+        """A consumer is live no more."""
+        consumer.state = state
+        if consumer in self._live:
+            self._live.remove(consumer)
+            self._silent -= consumer.address is None
+
     def _consumer_left(self, now: float) -> None:
-        if self.state == "ended" or any(c.state == "live" for c in self._consumers.values()):
+        if self.state == "ended" or self._live:
             return
         complete = self.state == "draining" and all(c.state == "done" for c in self._consumers.values())
         if complete or self.summary.reason or self._gone is None:
@@ -331,7 +347,9 @@ class Run:
         self.summary.outcome = "aborted" if failed else "cancelled"
 
     def _consumer_of(self, peer: Peer) -> Consumer | None:
-        return next((c for c in self._consumers.values() if c.peer is peer), None)
+        consumer = self._consumer_at.get(peer)
+        # In a barrier stage a newer attempt may have taken its place
+        return consumer if consumer is not None and self._consumers.get(consumer.partition) is consumer else None
 
     # producers
 
@@ -343,7 +361,7 @@ class Run:
             return
         lease = self._leases.get(partition)
         if lease is None:
-            self._leases[partition] = _Lease(partition, attempt, peer)
+            self._leases[partition] = self._working[peer] = _Lease(partition, attempt, peer)
             peer.send(Go())
         elif lease.state == "done":
             peer.send(Sent())
@@ -351,23 +369,25 @@ class Run:
             # If it were told to fail, Spark would count a failure of the partition; so it waits until the other attempt
             # is done
             lease.waiting.append((attempt, peer))
+            self._waiting[peer] = lease
 
     def begin(self, peer: Peer) -> None:
         """The attempt is about to send its first byte: from now on no other attempt may replace it."""
-        lease = self._lease_of(peer)
+        lease = self._working.get(peer)
         if lease is not None and lease.state == "open":
             lease.state = "begun"
 
     def seen(self, peer: Peer, partitions: set[int], of: int, tasks: int) -> None:
         """A producer found rows of these input partitions; the last producer is told which partitions had none."""
-        lease = self._lease_of(peer)
+        lease = self._working.get(peer)
         if lease is None:
             return
+        self._seen += lease.seen is None
         lease.seen = partitions
-        partitions_seen = [other.seen for other in self._leases.values() if other.seen is not None]
-        is_told = any(other.has_empty for other in self._leases.values() if other is not lease)
-        lease.has_empty = len(partitions_seen) == tasks and not is_told
-        rest = set(range(of)).difference(*partitions_seen) if lease.has_empty else ()
+        lease.has_empty, rest = False, set[int]()
+        if self._seen == tasks and not any(other.has_empty for other in self._leases.values()):
+            lease.has_empty = True
+            rest = set(range(of)).difference(*(each.seen for each in self._leases.values() if each.seen is not None))
         peer.send(Empty(tuple(sorted(rest))))
 
     def producer_done(
@@ -383,42 +403,47 @@ class Run:
         ``unreached``: why a consumer could not be reached.  Usually it had ended early; one that is still running is
         told.
         """
-        lease = self._lease_of(peer)
-        if lease is None or lease.state == "done":
+        lease = self._working.get(peer)
+        if lease is None:
             return
         if totals and len(totals) != len(self._targets):
             self.abort(f"producer {lease.partition} counted {len(totals)} consumers of {len(self._targets)}", now)
             return
-        lease.state, lease.totals, lease.unreached = "done", totals, unreached or {}
+        lease.state, lease.totals, lease.unreached = "done", compact(totals), unreached or {}
+        del self._working[peer]
+        self._sent += 1
         self.moved = now
         self.summary.tells("producers", lease.partition, stats)
         peer.send(Ok())
         for _, other in lease.waiting:
             other.send(Sent())
+            del self._waiting[other]
         lease.waiting.clear()
         self._seal(now)
 
     def producer_failed(self, peer: Peer, reason: str, now: float) -> None:
         """An attempt failed; if it had not begun to send, another one may try."""
-        lease = self._lease_of(peer)
-        if lease is None or lease.state == "done":
+        lease = self._working.get(peer)
+        if lease is None:
             return
         self._last_failure = clip(reason)
         if lease.state == "begun":
             self.abort(f"{producers_failed(self.plan.name, lease.partition)}\n{reason}", now)
         else:
-            self._hand_on(lease)
+            self._hand_on(lease, peer)
             self._seal(now)
 
-    def _hand_on(self, lease: _Lease) -> None:
+    def _hand_on(self, lease: _Lease, peer: Peer) -> None:
+        """``peer`` does not send it: another attempt may."""
+        self._working.pop(peer, None)
         if lease.waiting:
             lease.attempt, lease.peer = lease.waiting.pop(0)
+            del self._waiting[lease.peer]
+            self._working[lease.peer] = lease
             lease.peer.send(Go())
         else:
+            self._seen -= lease.seen is not None
             del self._leases[lease.partition]
-
-    def _lease_of(self, peer: Peer) -> _Lease | None:
-        return next((lease for lease in self._leases.values() if lease.peer is peer), None)
 
     # end of the run
 
@@ -431,26 +456,24 @@ class Run:
                 self._gone = Vanished(self.stage, consumer.attempt, words, now)
             self._consumer_lost(consumer, now)
             return
-        for lease in list(self._leases.values()):
-            lease.waiting = [(a, p) for a, p in lease.waiting if p is not peer]
-            if lease.peer is not peer:
-                continue
-            lease.peer = None
-            if lease.state == "begun" and self.state != "ended" and self._producers_stage is not None:
-                words = (
-                    f"producer of partition {lease.partition} (attempt {lease.attempt}) vanished while it was sending"
-                )
-                if self._last_failure:
-                    words += f"; last failure:\n{self._last_failure}"
-                self._ask_why(Vanished(self._producers_stage, lease.attempt, words, now))
-            elif lease.state == "open":
-                self._hand_on(lease)
-                self._seal(now)
+        if (waiting := self._waiting.pop(peer, None)) is not None:
+            waiting.waiting = [(a, p) for a, p in waiting.waiting if p is not peer]
+        lease = self._working.pop(peer, None)
+        if lease is None:
+            return
+        lease.peer = None
+        if lease.state == "begun" and self.state != "ended" and self._producers_stage is not None:
+            words = f"producer of partition {lease.partition} (attempt {lease.attempt}) vanished while it was sending"
+            words += f"; last failure:\n{self._last_failure}" if self._last_failure else ""
+            self._ask_why(Vanished(self._producers_stage, lease.attempt, words, now))
+        elif lease.state == "open":
+            self._hand_on(lease, peer)
+            self._seal(now)
 
     def _consumer_lost(self, consumer: Consumer, now: float) -> None:
         if consumer.state != "live":
             return
-        consumer.state = "gone"
+        self._leaves(consumer, "gone")
         if self.state == "joining":
             del self._consumers[consumer.partition]
         self._consumer_left(now)
@@ -484,13 +507,11 @@ class Run:
 
     def _all_sent(self) -> bool:
         # Spark takes up to a second to report a job's end; if the number of producers is known, counting them is enough
-        done = all(lease.state == "done" for lease in self._leases.values())
-        return done and (self.job_ended or self._counted())
+        return self._sent == len(self._leases) and (self.job_ended or self._counted())
 
     def _counted(self) -> bool:
         self._count_tasks()
-        done = sum(lease.state == "done" for lease in self._leases.values())
-        return self.summary.tasks is not None and done >= self.summary.tasks
+        return self.summary.tasks is not None and self._sent >= self.summary.tasks
 
     def _count_tasks(self) -> None:
         if self.summary.tasks is None and self.job is not None and self._producers_stage is not None:
@@ -509,12 +530,13 @@ class Run:
         self.state = "draining"
         self._since = self.moved = now
         sent = [lease for lease in self._leases.values() if lease.totals]
-        for index, partition in enumerate(self._targets):
+        numbers, missing = [each.partition for each in sent], [each for each in sent if each.unreached]
+        columns = zip(*(lease.totals for lease in sent), strict=True) if sent else repeat(())
+        for index, (partition, column) in enumerate(zip(self._targets, columns, strict=False)):
             consumer = self._consumers[partition]
             if consumer.state == "live":
-                totals = {lease.partition: lease.totals[index] for lease in sent}
-                missed = {lease.partition: lease.unreached[index] for lease in sent if index in lease.unreached}
-                consumer.peer.send(Seal(totals, missed))
+                missed = {lease.partition: lease.unreached[index] for lease in missing if index in lease.unreached}
+                consumer.peer.send(Seal(dict(zip(numbers, column, strict=True)), missed))
 
     def abort(self, reason: str, now: float, final: bool = False) -> None:
         """A participant failed: end the epoch for all, with the reason."""

@@ -13,7 +13,7 @@ import pytest
 from fastbuf.errors import ProtocolError
 from fastbuf.json_frames import pack
 from fastbuf_spark import protocol
-from fastbuf_spark.messages import Message, Unpacker
+from fastbuf_spark.messages import Message, Unpacker, packed
 from fastbuf_spark.protocol import FromDriver, FromWorker
 from fastbuf_spark.streams import messages
 
@@ -124,6 +124,8 @@ class AllKinds(FromTest):
     side: Literal["left", "right"] = "left"
     anything: Any = None
     perhaps: tuple[int, ...] | None = None
+    many: tuple[int, ...] = ()
+    counts: dict[int, int] = dataclasses.field(default_factory=dict)
     usual: ClassVar[int] = 0
 
 
@@ -137,6 +139,8 @@ class AllKinds(FromTest):
         ("side", ["right"], ["up", 1, ["left"]]),
         ("anything", [None, [1], {"a": {}}], []),
         ("perhaps", [None, [1]], [1, ["a"]]),
+        ("many", [packed((-1, 127)), packed((1 << 64) - 1 - i for i in range(3))], [[1], "", "x=", "hAA==", "b*"]),
+        ("counts", [f"{packed((0, 9_999))} {packed((1 << 40, 3))}"], [{"1": 2}, packed((1,)), "bAQ== bAQI=", 1]),
     ],
 )
 def test_a_field_is_of_its_type(field: str, good: list[Any], wrong: list[Any]) -> None:
@@ -147,6 +151,19 @@ def test_a_field_is_of_its_type(field: str, good: list[Any], wrong: list[Any]) -
     for value in wrong:
         with pytest.raises(ProtocolError, match=f"a test said 'all_kinds' with a wrong '{field}'"):
             said(FromTest, pack({"op": "all_kinds", field: value}))
+
+
+@pytest.mark.parametrize("values", [(), (0, -1), (255,), (1 << 15, -1), (1 << 31, -1), ((1 << 64) - 1, 0)])
+def test_numbers_are_packed_into_as_few_bytes_as_the_largest_needs(values: tuple[int, ...]) -> None:
+    made = AllKinds(many=values, counts=dict(enumerate(values)))
+    assert said(FromTest, made.encode()) == made
+    width = {0: 1, -1: 1, 255: 2, 1 << 15: 4, 1 << 31: 8, (1 << 64) - 1: 8}[max(values, default=0)]
+    assert len(packed(values)) == 1 + -(-width * len(values) // 3) * 4
+
+
+def test_no_packed_number_has_more_than_64_bits() -> None:
+    with pytest.raises(OverflowError):
+        AllKinds(many=(1 << 64,)).encode()
 
 
 def test_a_field_of_a_newer_version_is_passed_over() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
 import socket
 import struct
 import threading
@@ -467,3 +469,28 @@ def test_who_misses_rows_hears_when_their_executor_is_gone(driver: Driver) -> No
         for other in others[:2]:
             assert other.poll(WAIT_S) == Heard()
     assert lost == [(7, 3), (7, 4), (7, 4), (7, 4)]
+
+
+def test_workers_wait_while_the_driver_has_no_descriptor_and_it_says_so(
+    driver: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver.register()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    with contextlib.closing(socket.socket()) as caller:
+        caller.settimeout(WAIT_S)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (caller.fileno() + 64, limits[1]))
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    held.append(os.dup(caller.fileno()))
+            caller.connect(driver.server.address)
+            eventually(lambda: "workers cannot reach the driver" in caplog.text)
+            assert f"may open {caller.fileno() + 64} descriptors" in caplog.text
+        finally:
+            for each in held:
+                os.close(each)
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert caller.recv(1 << 16)[4:].startswith(b'{"op":"hello"')
+        driver.control().close()
+    assert caplog.text.count("workers cannot reach the driver") == 1
