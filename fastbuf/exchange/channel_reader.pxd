@@ -29,6 +29,7 @@ cdef class ChannelReader:
     cdef bint partial               # a buffer that the writer still fills may be read too
     cdef uint32_t length            # bytes that `next` gave
     cdef bint last                  # they were the last of their buffer
+    cdef uint64_t gap               # what NEWS_GAP points to: records that the writer dropped
 
     cdef void begin(self, bint partial) noexcept nogil
     # most: number of buffers wanted, READY_BATCH at most

@@ -12,7 +12,7 @@ from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport *
 from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_DONE, SharedEnd
 from fastbuf.exchange.shared_reader cimport (
-    NEWS_BYTES, NEWS_END, NEWS_EVENT, NEWS_LOST, NEWS_NONE, News, SharedLook, SharedReader,
+    NEWS_BYTES, NEWS_END, NEWS_EVENT, NEWS_GAP, NEWS_LOST, NEWS_NONE, News, SharedLook, SharedReader,
 )
 from fastbuf.memory.pool_core cimport segment_data
 from fastbuf.serializers.columns cimport fb_ask_for
@@ -86,6 +86,10 @@ cdef class LocalChannel(ChannelReader):
             self.length = 0
             self.last = True
             return NEWS_EVENT
+        self.gap = sub_gap(self.sub, <uint64_t> -1)
+        if self.gap:
+            data[0] = <const uint8_t *> &self.gap
+            return NEWS_GAP
         self.asked = False          # everything flushed was read
         return NEWS_END if sub_exhausted(self.sub) else NEWS_NONE
 
@@ -206,6 +210,11 @@ cdef class WireChannels(ChannelReader):
             self.holds = True
         b = &self.taken[self.at]
         self.channel = b.channel
+        if b.gap:
+            self.gap = b.gap
+            b.gap = 0
+            data[0] = <const uint8_t *> &self.gap
+            return NEWS_GAP
         length[0] = b.length
         if b.segment >= 0:
             if self.at + 1 < self.count and b[1].segment >= 0:

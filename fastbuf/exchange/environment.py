@@ -323,7 +323,10 @@ class ShuffleEnvironment:
             ``"wait"``: the writer waits, so all get all, at the pace of the slowest. ``"drop"``: it gets no more, whole
             records only, until it has read half of them; :meth:`RecordWriter.dropped` counts the buffers. (A record of
             more than eight segments waits.) ``"disconnect"``: it is cut off and fails with ExchangeAborted, which says
-            why. Both need that many segments for each consumer, and eight more.
+            why. ``"drop_oldest"``: what it has not come to is dropped, the oldest first and as much as the new needs,
+            so that it goes on with the newest; it goes on with a whole record, and misses no event that was queued.
+            :meth:`RecordWriter.records_dropped` counts the records, ``records_missed`` of its gate's stats too. All
+            three need that many segments for each consumer, and eight more.
         """
         self._check()
         instance("serializer", serializer, Serializer)
@@ -355,7 +358,7 @@ class ShuffleEnvironment:
         self._release_dropped()
         with self._lock:
             self._check()
-            policy = {"on_slow_consumer": on_slow_consumer} if lossy else {}
+            policy = {"on_slow_consumer": on_slow_consumer, "chunks": serializer.kind == "columnar"} if lossy else {}
             partition = _PARTITION_TYPES[partition_type](self, len(targets), channel, config, maximum, **policy)
             partition.credentials = {
                 "epoch": epoch,

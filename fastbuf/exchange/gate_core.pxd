@@ -69,6 +69,7 @@ cdef void gate_connect(GateCore *g, InputChannel *c, void *connection, channel_f
                        channel_fn cancel) noexcept nogil
 cdef int32_t gate_segment(GateCore *g, InputChannel *c, uint32_t backlog) noexcept nogil
 cdef int gate_deliver(GateCore *g, InputChannel *c, int32_t segment, uint32_t length) noexcept nogil
+cdef void gate_miss(GateCore *g, InputChannel *c, uint32_t records) noexcept nogil
 cdef int gate_deliver_event(GateCore *g, InputChannel *c, EventBlob *event) noexcept nogil
 cdef void gate_return(GateCore *g, InputChannel *c, int32_t segment) noexcept nogil
 cdef int gate_end_channel(GateCore *g, InputChannel *c, uint64_t total) noexcept nogil

@@ -192,6 +192,7 @@ cdef InputChannel *_replaced(GateCore *g, InputChannel *c, bint again) noexcept 
     c.before = c.counted.buffers
     c.buffers.blocked = False
     c.next_sequence = 0
+    c.gap = 0
     c.events_queued = 0
     c.events_untold = 0
     c.flow_told = 0
@@ -294,6 +295,8 @@ cdef int _push(GateCore *g, InputChannel *c, int32_t segment, uint32_t length, E
     b.segment = segment
     b.length = length
     b.event = event
+    b.gap = c.gap
+    c.gap = 0
     c.count += 1
     _schedule(g, c)
     return 0
@@ -329,6 +332,13 @@ cdef int gate_deliver(GateCore *g, InputChannel *c, int32_t segment, uint32_t le
     if rc == 0 and not waits:
         gate_notify(g)
     return rc
+
+
+cdef void gate_miss(GateCore *g, InputChannel *c, uint32_t records) noexcept nogil:
+    """The writer has dropped so many records before what it sends next."""
+    pthread_mutex_lock(&g.lock)
+    c.gap += records
+    pthread_mutex_unlock(&g.lock)
 
 
 cdef int gate_deliver_event(GateCore *g, InputChannel *c, EventBlob *event) noexcept nogil:

@@ -62,6 +62,7 @@ cdef class GateIntake:
     cdef int read_in_place(self, ChannelReader r, int64_t now) except -1
     cdef int look(self, int64_t now) noexcept
     cdef int read_left(self, ChannelReader r, bytes text) except -1
+    cdef int miss(self, InputChannel *c, uint64_t records) except -1
     cdef int lose(self, InputChannel *c, bytes text) except -1
     cdef bint will_give(self) noexcept
     cdef int hints(self, SharedLook *looks) noexcept

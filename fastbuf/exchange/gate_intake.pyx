@@ -12,7 +12,7 @@ from fastbuf.exchange.gate_core cimport LOSS_ERROR, gate_fail, gate_set_lost
 from fastbuf.exchange.input_channel cimport CHANNEL_CANCELLED, CHANNEL_LOCAL, InputChannel
 from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED, SHARED_DONE
 from fastbuf.exchange.shared_reader cimport (
-    MOST_LOOKS, NEWS_BROKEN, NEWS_BYTES, NEWS_EVENT, NEWS_LOST, NEWS_NONE, News, SharedLook,
+    MOST_LOOKS, NEWS_BROKEN, NEWS_BYTES, NEWS_EVENT, NEWS_GAP, NEWS_LOST, NEWS_NONE, News, SharedLook,
 )
 from fastbuf.flow.flow_control cimport FLOW_PID_RATE, flow_reads
 from fastbuf.serializers.columnar cimport ColumnarSerializer
@@ -169,6 +169,8 @@ cdef class GateIntake:
                 elif news == NEWS_EVENT:
                     self.event = decode_event(data[:length], r.channel.number)
                     r.advance()
+                elif news == NEWS_GAP:
+                    self.miss(r.channel, (<const uint64_t *> data)[0])
                 elif news == NEWS_LOST:
                     self.lose(r.channel, data[:length])
                     r.advance()
@@ -208,6 +210,16 @@ cdef class GateIntake:
         self.in_place.remove(r)
         gate_set_lost(self.core, c)
         return 1
+
+    cdef int miss(self, InputChannel *c, uint64_t records) except -1:
+        """The producer dropped so many records, of which half of the first may have come."""
+        cdef SpanningReader reader = self.reader(c.index), fresh
+        c.counted.records_missed += records
+        if not reader.clean():
+            fresh = self.fresh()
+            fresh.records = reader.records
+            self.readers[c.index] = fresh
+        return 0
 
     cdef int lose(self, InputChannel *c, bytes text) except -1:
         """The producer was lost: what came of it whole was taken in, the half element behind that is dropped."""

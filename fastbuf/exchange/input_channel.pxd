@@ -40,6 +40,7 @@ cdef struct ReadyBuffer:
     EventBlob *event            # for READY_EVENT and READY_LOST, else NULL: the thread that takes it frees it
     int32_t segment             # or READY_END, READY_EVENT, READY_LOST
     uint32_t length
+    uint64_t gap                # records that the writer dropped just before
 
 
 # What is counted of a channel: each field is summed over a gate's channels, and told by its name in `InputGate.stats`.
@@ -49,6 +50,7 @@ cdef struct ChannelCounters:
     uint64_t buffers
     uint64_t bytes
     uint64_t skipped            # records that could not be decoded, and were left out (on_error).  The reader counts
+    uint64_t records_missed     # records that the writer dropped, as this reader was slow.  The reader counts
 
 
 cdef struct InputChannel:
@@ -72,6 +74,7 @@ cdef struct InputChannel:
     uint32_t count
     bint scheduled              # in the gate's queue of channels that have data
     InputChannel *next_scheduled
+    uint64_t gap                # records that the writer dropped before what comes next
     uint32_t events_queued      # events that arrived and the reader has not taken
     uint32_t flow_told          # flow control without credit: version of the gate's last announcement that was sent
     uint32_t events_untold      # event credits to be announced to the sender

@@ -708,8 +708,9 @@ on_error="raise", on_peer_loss="error")\n--\n
 
     def stats(self):
         """Figures so far: records, skipped (left out, see `on_error`), bytes, buffers, channels, peak_segments,
-        segments (the cap), wait_s, producers_lost, and records_cut: how many records of lost producers (of columns:
-        chunks of rows) came in part.
+        segments (the cap), wait_s, producers_lost, records_cut: how many records of lost producers (of columns:
+        chunks of rows) came in part, and records_missed: how many (of columns: rows) its producers dropped before what
+        it has read, as it was slow (``on_slow_consumer="drop_oldest"``).
         """
         cdef ChannelCounters counted
         if self.freed:

@@ -59,6 +59,9 @@ cdef class LongRecordWriter:
         cdef WriteState state
         cdef uint32_t n
         while self.spill_left:
+            self.partition.left = self.spill_left
+            if self.spill_tail is not None and not self.spilling_tail:
+                self.partition.left += PyBytes_GET_SIZE(self.spill_tail)
             state = self.partition.open_buffer(self.spill_part, self.spill_begun)
             if state == WRITE_BLOCKED:
                 return 0

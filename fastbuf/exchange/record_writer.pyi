@@ -107,6 +107,9 @@ class RecordWriter:
     def dropped(self) -> list[int]:
         """Buffers and events that each consumer of a broadcast did not get."""
 
+    def records_dropped(self) -> list[int]:
+        """Records (of columns: rows) that each consumer of a broadcast did not get, by ``"drop_oldest"``."""
+
     @overload
     def totals(self, consumer: None = None) -> list[int]:
         """Buffers sent to each consumer; final after :meth:`close`."""

@@ -613,6 +613,13 @@ cdef class RecordWriter(BatchWriter):
         """Buffers and events that each consumer of a broadcast did not get; see ``on_slow_consumer``."""
         return self.partition.dropped()
 
+    def records_dropped(self):
+        """Records (of columns: rows) that each consumer of a broadcast did not get, by ``"drop_oldest"``.
+
+        Their consumers know how many, too: ``records_missed`` in :meth:`InputGate.stats`, once they are past the gap.
+        """
+        return self.partition.records_dropped()
+
     def totals(self, consumer=None):
         """Buffers sent to each consumer, in a list; final after :meth:`close`, and for a gate of this process once it
         has read everything.
@@ -631,7 +638,7 @@ cdef class RecordWriter(BatchWriter):
     def stats(self):
         """Figures so far: records, bytes, buffers, peak_segments, segments (the cap), wait_s; channels by transport
         (transports), and how many use TCP because shared memory could not be used (fallbacks); of slow consumers of a
-        broadcast: buffers_dropped, and consumers_cut.
+        broadcast: buffers_dropped, records_dropped, and consumers_cut.
         """
         stats = self.partition.pool.stats()
         return {
@@ -644,5 +651,6 @@ cdef class RecordWriter(BatchWriter):
             "transports": self.partition.transports_used(),
             "fallbacks": self.partition.fallbacks,
             "buffers_dropped": sum(self.partition.dropped()),
+            "records_dropped": sum(self.partition.records_dropped()),
             "consumers_cut": self.partition.consumers_cut,
         }

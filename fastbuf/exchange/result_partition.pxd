@@ -25,14 +25,17 @@ cdef enum OnSlow:               # what becomes of a slow consumer of a broadcast
     SLOW_WAIT = 0
     SLOW_DROP = 1               # buffers are not queued for it, until it has room and a record begins with the buffer
     SLOW_DISCONNECT = 2         # it is cut off
+    SLOW_DROP_OLDEST = 3        # what it has not come to is dropped, the oldest first
 
 
 cdef struct OpenBuffer:         # writer only
     int32_t segment             # -1: none is open
     uint32_t fill               # may be ahead of what is committed, while `touched`
-    bint skips                  # SLOW_DROP: this consumer does not get the open buffer, nor the rest of its last record
+    bint skips                  # this consumer does not get the open buffer.  SLOW_DROP: nor the rest of its last record
     int64_t full_ns             # since when its queue is full, 0: it is not.  Not with SLOW_WAIT
-    uint64_t dropped            # SLOW_DROP: buffers that it did not get.  Any thread reads
+    uint32_t front              # SLOW_DROP_OLDEST: what its consumer had come to when some was dropped
+    uint64_t dropped            # buffers that it did not get.  Any thread reads
+    uint64_t records            # SLOW_DROP_OLDEST: records that it did not get.  Any thread reads
     bint touched                # the record writer still has to commit it
     uint8_t *data
 
@@ -70,6 +73,7 @@ cdef class ResultPartition:
     cdef int64_t spin_most      # longest spin; 0: there is only one core
     cdef bint short             # the last request for a segment failed
     cdef OnSlow on_slow         # set once
+    cdef Py_ssize_t left        # bytes of the record in progress that are not written.  With SLOW_DROP_OLDEST
     cdef int64_t patience_ns    # a consumer is slow when its queue was full for so long.  Set once
     cdef bint lagging           # SLOW_DROP: some consumer is behind; buffers end with a record where they can
     cdef uint32_t cut           # consumers that were cut off
@@ -94,6 +98,7 @@ cdef class ResultPartition:
     cdef WriteState open_shared(self, bint overdraft) noexcept nogil
     cdef bint is_slow(self, OpenBuffer *b) noexcept nogil
     cdef WriteState choose(self, bint within) noexcept nogil
+    cdef bint drop_oldest(self, int part, bint within) noexcept nogil
     cdef int acquire(self, bint overdraft) noexcept nogil
     cdef bint has_room(self, int part) noexcept nogil
     cdef bint any_room(self) noexcept nogil

@@ -64,7 +64,7 @@ cdef class ResultPartition:
     """
 
     def __init__(self, environment, int subpartitions, unsigned int channel, config, maximum=None,
-                 on_slow_consumer="wait"):
+                 on_slow_consumer="wait", bint chunks=False):
         cdef NetworkBufferPool network = environment.pool
         self.environment = environment
         self.subpartitions = subpartitions
@@ -106,6 +106,8 @@ cdef class ResultPartition:
         for i in range(subpartitions):
             self.buffers[i].segment = -1
             if sub_init(&self.subs[i], config.max_buffers_per_channel, self.pool_core, self.core.event) != 0:
+                raise MemoryError
+            if self.on_slow == SLOW_DROP_OLDEST and sub_allow_drops(&self.subs[i], chunks) != 0:
                 raise MemoryError
         self.stage = self.subs
         local_set_listener(self.pool.core, self.core.event)
@@ -313,11 +315,18 @@ cdef class ResultPartition:
         cdef OpenBuffer *b
         cdef int part
         cdef int takes = 0
+        cdef bint blocked = False
         if not within:
             self.lagging = False
         for part in range(self.subpartitions):
             b = &self.buffers[part]
-            if fb_u32_load_acquire(&self.subs[part].cancelled) or within and b.skips:
+            if fb_u32_load_acquire(&self.subs[part].cancelled):
+                continue
+            if self.on_slow == SLOW_DROP_OLDEST:
+                blocked |= not self.drop_oldest(part, within)
+                takes += 1
+                continue
+            if within and b.skips:
                 continue
             if self.has_room(part):
                 b.skips = False
@@ -338,10 +347,28 @@ cdef class ResultPartition:
                 return WRITE_BLOCKED
             takes += 1
         if takes:
-            return WRITE_OK
+            return WRITE_BLOCKED if blocked else WRITE_OK
         for part in range(self.subpartitions):
             self.buffers[part].dropped += self.buffers[part].skips
         return WRITE_DROPPED
+
+    cdef bint drop_oldest(self, int part, bint within) noexcept nogil:
+        """Makes room for one more buffer, by dropping the oldest of a slow consumer; False: it is not slow yet."""
+        cdef OpenBuffer *b = &self.buffers[part]
+        cdef Subpartition *s = &self.subs[part]
+        cdef uint32_t unread = sub_unread(s)
+        cdef uint32_t front = fb_u32_load_relaxed(&s.tail) - unread
+        if unread <= s.bound // 2 and front != b.front:
+            b.full_ns = 0               # it has caught up by itself
+        if unread >= s.bound:
+            if not self.is_slow(b):
+                return False
+            b.front = front
+            # An eighth at once, so that each buffer costs a few moves of others, however many there are.
+            b.dropped += sub_drop_oldest(s, s.bound - max(<uint32_t> 1, s.bound // 8), &b.records)
+        s.skip = <uint32_t> self.left if within else 0
+        b.skips = s.torn and s.skip > self.segment_size     # nothing but the rest of a record that it does not get
+        return sub_has_slot(s)
 
     cdef bint is_slow(self, OpenBuffer *b) noexcept nogil:
         cdef int64_t now = fb_now_ns()
@@ -409,8 +436,8 @@ cdef class ResultPartition:
         if n > SHARED_EVENT_BYTES:
             raise ConfigError(f"an event of {n} bytes: at most {SHARED_EVENT_BYTES}")
         for part in range(self.subpartitions):
-            if fb_u32_load_acquire(&self.subs[part].cancelled) or sub_has_event_room(&self.stage[part]) or \
-                    self.on_slow == SLOW_DROP:
+            if fb_u32_load_acquire(&self.subs[part].cancelled) or self.on_slow == SLOW_DROP or \
+                    self.on_slow == SLOW_DROP_OLDEST or sub_has_event_room(&self.stage[part]):
                 continue
             if self.on_slow == SLOW_DISCONNECT:
                 sub_cut(&self.subs[part])
@@ -423,7 +450,7 @@ cdef class ResultPartition:
             self.finish_buffer(part)
             if fb_u32_load_acquire(&self.subs[part].cancelled):
                 continue
-            if self.on_slow == SLOW_DROP and not sub_has_event_room(&self.stage[part]):
+            if self.on_slow != SLOW_WAIT and not sub_has_event_room(&self.stage[part]):
                 self.buffers[part].dropped += 1
                 continue
             event = event_new(bytes_, n)
@@ -727,6 +754,10 @@ cdef class ResultPartition:
     def dropped(self):
         """Buffers and events that each consumer of a broadcast did not get, as it was too slow."""
         return [self.buffers[i].dropped for i in range(self.subpartitions)]
+
+    def records_dropped(self):
+        """Records that each consumer of a broadcast did not get, with ``on_slow_consumer="drop_oldest"``."""
+        return [self.buffers[i].records for i in range(self.subpartitions)]
 
     @property
     def consumers_cut(self):

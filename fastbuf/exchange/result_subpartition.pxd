@@ -28,9 +28,32 @@
 # fences, as in Dekker's algorithm).  An end, a cancel or a failure is always notified.
 # tests/models/checker/subpartition.c runs this code under every schedule.
 #
+# Dropping the oldest.  A broadcast with on_slow_consumer="drop_oldest" takes back what a slow consumer has not come to.
+# Then the two ends of what is unread, `tail << 32 | front`, are one word (`ends`), which both sides change by
+# compare-and-swap alone:
+#   claim      drainer: (tail, front) -> (tail, front + 1).  The slot is in its hand until `head` has passed it, and the
+#              writer leaves it alone.  One locked step for each buffer, of such queues only
+#   publish    writer: tail + 1, after the slot is set
+#   take back  writer: (tail, front) -> (front, front).  Then every slot from front on is its own again.  It drops the
+#              oldest buffers, moves the others and the events forward, and publishes them all at once
+# So a slot has one owner at each moment: [head, front) the drainer, [front, tail) nobody until one of the two steps, the
+# rest the writer.  (As the deque of Arora, Blumofe and Plaxton, SPAA 1998, whose thief is the drainer here.)  A word that
+# has its old value again, since as many slots were published as were taken back, does no harm: the slots are read after
+# the claim alone.  Pairing: every change of `ends` is a read-modify-write, release for the slots before it; the claim
+# acquires the last publish.  What a drainer reads of a slot before its claim (finished, committed) is a hint, and atomic.
+# `tail` follows `ends`: it is a hint for the drainer, but once `ended` is set both say the same.
+# Of the slots beyond `bound`, half are for events, half for what is in the drainer's hand: it claims no more than
+# EVENT_SLOTS at once.
+# With `shared`, `ends` is in the shared block, and the writer takes back under the lender's lock, as the collector
+# recycles by the same slots.
+# A consumer goes on at an element: `skip` of a slot says how many of its bytes belong to an element that began before.
+# Where that one is gone, `drained` begins there.  `gap` says how many records are gone just before the slot; the drainer
+# tells it first, and the reader drops the half element that it may have.
+#
 # Forbidden: draining bytes that were not committed; reusing a slot while the drainer reads it; seeing the end of
-# partition before the last buffer; more than `bound` buffers queued.
-from libc.stdint cimport int32_t, uint8_t, uint32_t
+# partition before the last buffer; more than `bound` buffers queued; dropping what the drainer has claimed, or an event;
+# losing a record that no gap counts.
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport fb_au32, fb_au64, fb_event, fb_pad
 from fastbuf.exchange.shared_block cimport SharedLender
@@ -61,6 +84,11 @@ cdef struct Slot:
     fb_au32 finished
 
 
+cdef struct Mark:               # of a slot, where the oldest are dropped; the writer's, then the drainer's, as the slot is
+    uint32_t skip               # bytes of the buffer that belong to an element that began before it
+    uint64_t gap                # records dropped just before it; the drainer sets it to 0 when it has told
+
+
 cdef struct Subpartition:
     # -- set once
     Slot *slots
@@ -73,6 +101,9 @@ cdef struct Subpartition:
     void *notify_context
     fb_event *writer_event      # wakes the writer: a slot became free, or the drainer has ended
     SharedLender *shared        # memfd channel: the copy of this queue in the shared block; else NULL
+    Mark *marks                 # one for each slot, if the oldest are dropped; else NULL
+    fb_au64 *ends               # with `marks`: `own_ends`, or that of the shared block; else NULL
+    bint chunks                 # with `marks`: an element is a chunk of rows
     # -- writer
     fb_pad pad_writer
     fb_au32 tail
@@ -83,6 +114,11 @@ cdef struct Subpartition:
     bint full                   # writer only: the queue was full, and is not half empty yet
     fb_au32 low_water
     fb_au64 bytes               # for statistics: writer stores (relaxed), any thread reads
+    # With `marks`, writer only
+    uint32_t skip               # of the buffer that is begun next
+    bint torn                   # the element that the buffer begun next goes on with was dropped
+    uint64_t gap                # records dropped before the slot that is queued next
+    uint32_t events             # events that are queued, or more
     # -- drainer
     fb_pad pad_drainer
     fb_au32 head
@@ -91,10 +127,15 @@ cdef struct Subpartition:
     fb_au32 closed              # the drainer has ended (delivered, cancelled or failed)
     # Buffers sent; drainer stores (relaxed), any thread reads.  With `shared`: buffers finished, stored by the writer.
     fb_au64 buffers
+    uint32_t front              # with `marks`, drainer only: slots before this one were claimed
+    bint no_credit              # with `marks`, drainer only: it may claim no bytes
+    fb_pad pad_ends
+    fb_au64 own_ends
     fb_pad pad_end
 
 
 cdef int sub_init(Subpartition *s, uint32_t bound, PoolCore *pool, fb_event *writer_event) noexcept nogil
+cdef int sub_allow_drops(Subpartition *s, bint chunks) noexcept nogil
 cdef void sub_free(Subpartition *s) noexcept nogil
 cdef void sub_forget_drainer(Subpartition *s) noexcept nogil
 # writer
@@ -112,11 +153,16 @@ cdef const char *sub_slow() noexcept nogil      # what a consumer that was cut i
 cdef bint sub_has_event_room(Subpartition *s) noexcept nogil
 cdef void sub_push_event(Subpartition *s, EventBlob *event) noexcept nogil
 cdef uint32_t sub_queued(Subpartition *s) noexcept nogil
+cdef uint32_t sub_unread(Subpartition *s) noexcept nogil
+cdef bint sub_has_slot(Subpartition *s) noexcept nogil
+cdef uint32_t sub_drop_oldest(Subpartition *s, uint32_t keep, uint64_t *records) noexcept nogil
 # drainer
 cdef Slot *sub_peek(Subpartition *s) noexcept nogil
 cdef bint sub_sendable(Subpartition *s, bint partial, uint8_t **data, uint32_t *length, bint *last) noexcept nogil
 cdef uint32_t sub_whole(Subpartition *s, uint32_t behind, uint8_t **data) noexcept nogil
 cdef EventBlob *sub_event(Subpartition *s) noexcept nogil
+cdef uint64_t sub_gap(Subpartition *s, uint64_t most) noexcept nogil
+cdef bint sub_held_back(Subpartition *s) noexcept nogil
 cdef EventBlob *event_new(const uint8_t *data, uint32_t length) noexcept nogil
 cdef inline uint8_t *event_data(EventBlob *e) noexcept nogil:
     return <uint8_t *> (e + 1)

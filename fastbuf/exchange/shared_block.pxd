@@ -5,12 +5,12 @@
 # (TOPLAS 5(2), 1983), as in result_subpartition.pxd; the block has the fields that both sides need, and each side
 # writes its own cache lines.
 #
-#   offset 0       64            128           192           256            2304          4352
-#   +-------------+-------------+-------------+-------------+--------------+-------------+----------+----------+
-#   | magic ...   | tail, ended | revoked     | head, ended | reason       | reason      | slots    | events   |
-#   |             | flush_mark  |             | reading     |              |             | 64 bytes | 4 KiB    |
-#   +-------------+-------------+-------------+-------------+--------------+-------------+----------+----------+
-#     writer, once  writer        writer        reader        writer         reader        writer     writer    writes
+#   offset 0       64            128       192           256     320            2368          4416
+#   +-------------+-------------+---------+-------------+-------+--------------+-------------+----------+----------+
+#   | magic ...   | tail, ended | revoked | head, ended | ends  | reason       | reason      | slots    | events   |
+#   |             | flush_mark  |         | reading     |       |              |             | 64 bytes | 4 KiB    |
+#   +-------------+-------------+---------+-------------+-------+--------------+-------------+----------+----------+
+#     writer, once  writer        writer    reader        both    writer         reader        writer     writer    writes
 #
 # The segments of the slots between head and tail are lent.  The reader gives them back in order, by moving `head`; it
 # names no segment, so it cannot name a wrong one (memory/lending.pxd needs a return ring).  The record of what is lent
@@ -32,6 +32,9 @@
 #                So if W has set revoked and then sees reading = 0, R reads no segment any more.  R sets reading once
 #                for several segments, and checks revoked before each
 #   low_water    W stores, fence; R stores head, fence, loads it: the wake-ups of result_subpartition.pxd
+#   ends         if the writer drops the oldest (`drops`): what is unread, as result_subpartition.pxd has it.  R claims
+#                each slot by it, and never sees that a slot was taken back: `start` and `gap` of its next one tell.  W
+#                checks that front is between R's head and its own tail, and R that front is where it stands
 # Wake-ups: each side rings the other's bell after its stores (eventcount, fb_event.h).  W rings after every buffer; if
 # it writes several without waiting, after the last one, and after each one while R sleeps.  R rings after every
 # TELL_EVERY slots that it gives back, and after the last one that was there, if `low_water` allows.
@@ -80,7 +83,9 @@ cdef struct SharedSlot:
     fb_au32 event_place
     fb_au32 committed
     fb_au32 finished
-    char room[44]
+    fb_au32 start               # `drops`: bytes at the front that are not to be read
+    fb_au64 gap                 # `drops`: records that were dropped just before
+    char room[32]
 
 
 cdef struct SharedReason:
@@ -95,7 +100,8 @@ cdef struct SharedBlock:
     uint32_t version
     uint32_t slots              # a power of two
     uint32_t segment_size
-    char room0[44]
+    uint32_t drops              # 1: the writer may take back what was not claimed
+    char room0[40]
     # -- writer
     fb_au32 tail
     fb_au32 ended               # SharedEnd
@@ -109,6 +115,9 @@ cdef struct SharedBlock:
     fb_au32 reader_ended        # SharedEnd
     fb_au32 reading
     char room3[52]
+    # -- both, with `drops`
+    fb_au64 ends
+    char room4[56]
     SharedReason writer_reason
     SharedReason reader_reason
     SharedSlot slot[1]          # `slots` of them; then the events
@@ -190,3 +199,27 @@ cdef inline void lender_event(SharedLender *x, uint32_t number, const uint8_t *d
 cdef inline void lender_end(SharedLender *x) noexcept nogil:
     if fb_u32_load_relaxed(&x.block.ended) == SHARED_OPEN:
         fb_u32_store_release(&x.block.ended, SHARED_DONE)
+
+
+# ---- where the oldest are dropped
+
+
+cdef inline void lender_mark(SharedLender *x, uint32_t number, uint32_t start, uint64_t gap) noexcept nogil:
+    # Before the slot is published by `ends`.
+    cdef SharedSlot *slot = _shared_slot(x, number)
+    fb_u32_store_relaxed(&slot.start, start)
+    fb_u64_store_relaxed(&slot.gap, gap)
+
+
+cdef inline void lender_move(SharedLender *x, uint32_t number, uint32_t to) noexcept nogil:
+    cdef SharedSlot *slot = _shared_slot(x, number)
+    cdef SharedSlot *place = _shared_slot(x, to)
+    fb_u32_store_relaxed(&place.segment, fb_u32_load_relaxed(&slot.segment))
+    fb_u32_store_relaxed(&place.event_length, fb_u32_load_relaxed(&slot.event_length))
+    fb_u32_store_relaxed(&place.event_place, fb_u32_load_relaxed(&slot.event_place))
+    fb_u32_store_relaxed(&place.committed, fb_u32_load_relaxed(&slot.committed))
+    fb_u32_store_relaxed(&place.finished, 1)
+
+
+cdef inline void lender_set_tail(SharedLender *x, uint32_t tail) noexcept nogil:
+    fb_u32_store_release(&x.block.tail, tail)

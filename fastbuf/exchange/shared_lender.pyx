@@ -21,7 +21,7 @@ from fastbuf.memory.layout import PAGE
 
 
 MAGIC = 0x316b636f6c426266              # "fbBlock1"
-VERSION = 1
+VERSION = 2
 
 
 def block_length(slots):
@@ -57,12 +57,16 @@ cdef bint _take_home(SharedLender *x, Subpartition *s) noexcept nogil:
     """Recycles the segments that the reader has given back; False: its `head` is invalid."""
     cdef uint32_t done = fb_u32_load_acquire(&x.block.head)
     cdef uint32_t head = fb_u32_load_relaxed(&s.head)
+    # Slots before `lent` may be given back.  In this order, since `head` never passes the one, nor that one `tail`.
+    cdef uint32_t lent = <uint32_t> fb_u64_load_acquire(s.ends) if s.marks != NULL else 0
     cdef uint32_t tail = fb_u32_load_acquire(&s.tail)
     cdef int32_t back[64]
     cdef uint32_t n, low_water
     cdef Slot *slot
     cdef bint sane = True
-    if done - head > tail - head:
+    if s.marks == NULL:
+        lent = tail
+    if done - head > lent - head or lent - head > tail - head:
         return False
     while sane and head != done:
         n = 0
@@ -187,6 +191,7 @@ cdef class SharedWriter:
         block.version = VERSION
         block.slots = slots
         block.segment_size = partition.segment_size
+        block.drops = s.marks != NULL
         self.x.block = block
         self.x.events = <uint8_t *> block + <size_t> events_offset(slots)
         self.x.mask = slots - 1
@@ -218,6 +223,8 @@ cdef class SharedWriter:
         s.notify = lender_notify
         s.notify_context = &self.x
         s.shared = &self.x
+        if s.marks != NULL:
+            s.ends = &self.x.block.ends
         # The mapping stays; this saves a descriptor.
         close(self.fd)
         self.fd = -1

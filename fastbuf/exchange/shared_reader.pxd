@@ -15,6 +15,7 @@ cdef enum News:                 # what a channel of any kind has next
     NEWS_BYTES = 1
     NEWS_EVENT = 2
     NEWS_LOST = 4               # its producer was lost; the bytes are the reason (WireChannels alone)
+    NEWS_GAP = 5                # records were dropped; the bytes are their number (uint64_t).  It is not advanced over
     NEWS_END = 3                # end of partition; a SharedReader reports it by `exhausted` instead
 
 cdef enum:
@@ -49,6 +50,9 @@ cdef class SharedReader:
     cdef uint32_t head
     cdef uint32_t tail_seen     # the writer's tail, when it was last loaded
     cdef uint32_t drained       # bytes read of the slot at head
+    cdef bint drops             # the writer drops the oldest: each slot is claimed.  Set once
+    cdef uint64_t gap           # records dropped before the slot at head, that were not told
+    cdef uint64_t gap_told
     cdef bint inside            # between `enter` and `leave`
     cdef uint32_t told          # head when the writer's doorbell was last rung
     cdef SharedEnd over         # the end that was reported to the writer
@@ -59,6 +63,7 @@ cdef class SharedReader:
     cdef void look(self, SharedLook *at) noexcept nogil
     cdef bint has_more(self) noexcept nogil
     cdef News next(self, bint partial, const uint8_t **data, uint32_t *length, bint *last) noexcept nogil
+    cdef News claim(self) noexcept nogil
     cdef void advance(self, uint32_t length, bint last) noexcept nogil
     cdef bint enter(self) noexcept nogil
     cdef void leave(self) noexcept nogil

@@ -113,6 +113,7 @@ cdef class SharedReader:
                 f"the shared block of a channel has invalid values: {self.slots} slots and segments of "
                 f"{block.segment_size} bytes do not fit its {self.length} bytes and an arena with segments of "
                 f"{arena.segment_size} bytes")
+        self.drops = block.drops != 0
         self.events = <const uint8_t *> block + <size_t> events_offset(self.slots)
         self.arena = arena
         self.bell = bell
@@ -146,12 +147,24 @@ cdef class SharedReader:
         cdef uint32_t segment, finished, committed, place, n
         cdef uint32_t tail
         cdef uint64_t mark
-        if self.head == self.tail_seen:         # else the cache line of `tail` is left to the writer
+        cdef News news
+        if self.head == self.tail_seen and not self.drops:      # else the cache line of `tail` is left to the writer
             tail = fb_u32_load_acquire(&self.block.tail)
             if tail - self.head > self.slots:
                 return NEWS_BROKEN
             self.tail_seen = tail
-        while self.head != self.tail_seen:
+        while True:
+            if self.head == self.tail_seen:
+                news = self.claim() if self.drops else NEWS_NONE
+                if news != NEWS_BYTES:
+                    return news
+            if self.gap:
+                self.gap_told = self.gap
+                self.gap = 0
+                data[0] = <const uint8_t *> &self.gap_told
+                length[0] = sizeof(self.gap_told)
+                last[0] = False
+                return NEWS_GAP
             slot = &self.block.slot[0] + (self.head & (self.slots - 1))
             n = fb_u32_load_relaxed(&slot.event_length)
             if n:
@@ -166,7 +179,7 @@ cdef class SharedReader:
             committed = fb_u32_load_acquire(&slot.committed)
             segment = fb_u32_load_relaxed(&slot.segment)
             if segment >= <size_t> self.arena.segments or committed > <size_t> self.arena.segment_size or \
-                    committed < self.drained:
+                    committed < self.drained and not self.drops:
                 return NEWS_BROKEN
             if committed > self.drained:
                 if not finished and not partial:
@@ -180,7 +193,22 @@ cdef class SharedReader:
             if not finished:
                 return NEWS_NONE
             self.advance(0, True)       # all of its bytes were read before the writer finished it
-        return NEWS_NONE
+
+    cdef News claim(self) noexcept nogil:
+        """Takes the next slot, so that the writer does not; NEWS_NONE: there is none."""
+        cdef uint64_t ends = fb_u64_load_acquire(&self.block.ends)
+        cdef SharedSlot *slot = &self.block.slot[0] + (self.head & (self.slots - 1))
+        while True:
+            if <uint32_t> ends != self.head or <uint32_t> (ends >> 32) - self.head > self.slots:
+                return NEWS_BROKEN
+            if <uint32_t> (ends >> 32) == self.head:
+                return NEWS_NONE
+            if fb_u64_cas_acq_rel(&self.block.ends, &ends, (ends >> 32) << 32 | <uint32_t> (self.head + 1)):
+                break
+        self.tail_seen = self.head + 1
+        self.gap = fb_u64_load_relaxed(&slot.gap)
+        self.drained = fb_u32_load_relaxed(&slot.start)
+        return NEWS_BYTES if self.drained <= <size_t> self.arena.segment_size else NEWS_BROKEN
 
     cdef void advance(self, uint32_t length, bint last) noexcept nogil:
         """The reader has read `length` bytes; last: it gives the slot and its segment back."""

@@ -13,9 +13,11 @@ IDLE = ("input", "engine_in")
 #: What an exchange that was told to go on has done without: figures of tasks, and the words for a number of each.
 LOSSES = {
     "buffers_dropped": "dropped {} buffers",
+    "records_dropped": "dropped {} records",
     "consumers_cut": "cut off {} consumers",
     "producers_lost": "lost {} producers",
     "records_cut": "dropped {} half records",
+    "records_missed": "missed {} records",
     "skipped": "skipped {} records",
 }
 SINK_FULL = 0.9  #: if the kernel held rows of a task in this share of its samples, whoever reads them is behind

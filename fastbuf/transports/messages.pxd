@@ -20,6 +20,8 @@
 #   RETURN  sender    -              backlog without credit   credits given back
 #   FLOW    receiver  -              places of events freed   announcement.  Of flow controls without credit, which have
 #                                                             no RECALL and RETURN, and CREDIT for events alone
+#   GAP     sender    -              -                        records dropped just before what comes next: the receiver
+#                                                             was slow, and half of the first may have come
 #   CANCEL  receiver  -              -                        -
 #   ABORT   both      reason, UTF-8  -                        -
 #   JOIN    both      one message of -                        receiver: 1: refused, the last word
@@ -50,6 +52,7 @@ cdef enum FrameType:
     FRAME_RECALL = 9
     FRAME_RETURN = 10
     FRAME_FLOW = 11
+    FRAME_GAP = 12
 
 cdef enum:
     FRAME_HEADER = 24
@@ -107,4 +110,6 @@ cdef inline bint frame_is_sane(FrameHeader *h, uint32_t segment_size, bint from_
         return h.length == 0 and not from_sender
     if h.type == FRAME_RETURN:
         return h.length == 0 and from_sender
+    if h.type == FRAME_GAP:
+        return h.length == 0 and from_sender and h.value != 0
     return False

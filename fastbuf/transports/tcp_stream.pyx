@@ -64,8 +64,9 @@ cdef bint sender_next(Stream *s, OutFrame *f) noexcept nogil:
     cdef uint8_t *data
     cdef uint32_t length
     cdef bint last
-    cdef uint32_t sendable
+    cdef uint32_t sendable, gap
     cdef EventBlob *event
+    cdef bint held_back = False
     if s.sub == NULL or s.state != STREAM_OPEN:
         return False
     if s.abort_asked != NULL and fb_u32_load_acquire(s.abort_asked):
@@ -76,8 +77,16 @@ cdef bint sender_next(Stream *s, OutFrame *f) noexcept nogil:
         return False
     if fb_u32_exchange_acq_rel(&s.sub.flush_asked, 0):
         s.flush_pending = True
+    if s.sub.marks != NULL:     # without credit the oldest stay in the queue, where they may be dropped
+        s.sub.no_credit = not _may_send(s)
     # Called without credit too: a last buffer that was sent completely must not delay the end.
     sendable = sub_sendable(s.sub, s.flush_pending, &data, &length, &last)
+    if s.sub.marks != NULL and not sendable:
+        gap = <uint32_t> sub_gap(s.sub, 0xffffffff)
+        if gap:
+            frame_set(&f.header, FRAME_GAP, s.id, 0, 0, gap)
+            return True
+        sendable = held_back = sub_event(s.sub) == NULL and sub_held_back(s.sub)
     if s.recalled:
         s.recalled = False
         if s.flow.credit > sendable:
@@ -85,7 +94,7 @@ cdef bint sender_next(Stream *s, OutFrame *f) noexcept nogil:
             s.flow.credit = sendable
             return True
     if sendable:
-        if _may_send(s):
+        if not held_back and _may_send(s):
             _data(s, f, data, length, last)
             return True
         fb_u32_store_relaxed(&s.sub.held, HELD_READER)
@@ -207,12 +216,13 @@ cdef bint _in_sequence(Stream *s) noexcept nogil:
 cdef void receiver_starts(Stream *s) noexcept nogil:
     cdef Connection *c = s.connection
     cdef Registry *all = <Registry *> s.loop
-    if c.in_frame.type != FRAME_DATA and c.in_frame.type != FRAME_EVENT and c.in_frame.type != FRAME_RETURN:
+    if c.in_frame.type != FRAME_DATA and c.in_frame.type != FRAME_EVENT and c.in_frame.type != FRAME_RETURN and \
+            c.in_frame.type != FRAME_GAP:
         return
     if s.state == STREAM_JOINING:
         connection_violated(c, NULL, b"a channel sent a frame before it had proved its secret")
         return
-    if s.gate == NULL or c.in_frame.type == FRAME_RETURN or not _in_sequence(s):
+    if s.gate == NULL or c.in_frame.type == FRAME_RETURN or c.in_frame.type == FRAME_GAP or not _in_sequence(s):
         return
     if c.in_frame.type == FRAME_EVENT:
         c.in_event = event_new(NULL, c.in_frame.length)
@@ -302,6 +312,9 @@ cdef void receiver_hears(Stream *s) noexcept nogil:
             connection_violated(c, s, b"it gave back credit where there is none")
         elif s.gate != NULL and gate_take_back(s.gate, s.channel, c.in_frame.value, c.in_frame.sequence) != 0:
             connection_violated(c, s, b"it gave back more credit than it had")
+    elif kind == FRAME_GAP:
+        if s.gate != NULL:
+            gate_miss(s.gate, s.channel, c.in_frame.value)
     elif kind == FRAME_DONE:
         _hear_done(s)
     elif kind == FRAME_ABORT:

@@ -25,6 +25,7 @@ NO_SPIN = ("memory/pool_core.pyx", "SPINS = 100", "SPINS = 0")
 LEDGER = (("ledger", ("flow/credit_ledger.pyx",)),)
 FAILURE = (("failure", ("exchange/failure.pyx",)),)
 QUEUE = (("subpartition", ("exchange/result_subpartition.pyx",)),)
+OLDEST = (("drop_oldest", ("exchange/result_subpartition.pyx",)),)
 BELL = (("bell", ("exchange/doorbell.pyx",)),)
 RING = (
     ("shared_ring", ("exchange/shared_reader.pyx",)),
@@ -57,6 +58,11 @@ queue_one_segment = Scenario("queue, one segment", QUEUE, ("SEGMENTS=1",))
 queue_waited_for = Scenario("queue, flushed and waited for", QUEUE, ("BUFFERS=1", "FLUSHES=2"), preemptions=3)
 queue_of_many = Scenario("queue, one of many", QUEUE, ("ANY=1", "BOUND=4", "BUFFERS=5", "SEGMENTS=5"), stale=1)
 queue_round = Scenario("queue, a ring of two", QUEUE, ("SEGMENTS=3",), sizes=NO_EVENTS)
+oldest = Scenario("oldest dropped", OLDEST)
+oldest_two = Scenario("oldest dropped, of two", OLDEST, ("BOUND=2",))
+oldest_event = Scenario("oldest dropped, around an event", OLDEST, ("EVENTS=1",))
+oldest_enough = Scenario("oldest dropped, a drainer that has enough", OLDEST, ("STOPS=1",))
+oldest_round = Scenario("oldest dropped, a ring of two", OLDEST, sizes=NO_EVENTS)
 ring = Scenario("ring", RING, ("ENDS=0",))
 ring_one_segment = Scenario("ring, one segment", RING, ("ENDS=0", "SEGMENTS=1"))
 ring_flushed = Scenario("ring, flushed", RING, ("ENDS=0", "FLUSHES=1", "BUFFERS=1"))
@@ -90,6 +96,11 @@ SCENARIOS = [
     queue_waited_for,
     queue_of_many,
     queue_round,
+    oldest,
+    oldest_two,
+    oldest_event,
+    oldest_enough,
+    oldest_round,
     ring,
     ring_one_segment,
     ring_flushed,
@@ -354,8 +365,8 @@ MUTATIONS: dict[str, tuple[Scenario, str, str, str]] = {
     "the end looked at after the last buffer": (
         queue,
         "exchange/result_subpartition.pyx",
-        "    cdef bint ended = fb_u32_load_acquire(&s.ended)\n    return ended and sub_peek(s) == NULL",
-        "    cdef bint empty = sub_peek(s) == NULL\n    return empty and fb_u32_load_acquire(&s.ended)",
+        "    cdef bint ended = fb_u32_load_acquire(&s.ended)\n    return ended and sub_queued(s) == 0",
+        "    cdef bint empty = sub_queued(s) == 0\n    return empty and fb_u32_load_acquire(&s.ended)",
     ),
     "no fence before the drainer looks at the low-water mark": (
         queue_of_many,
@@ -374,6 +385,55 @@ MUTATIONS: dict[str, tuple[Scenario, str, str, str]] = {
         "exchange/result_subpartition.pyx",
         "    fb_u32_store_release(&s.flush_asked, 1)\n",
         "    fb_u32_store_relaxed(&s.flush_asked, 1)\n",
+    ),
+    "a drainer that claims by a store": (
+        oldest,
+        "exchange/result_subpartition.pyx",
+        "        if fb_u64_cas_acq_rel(s.ends, &ends, (ends >> 32) << 32 | <uint32_t> (number + 1)):\n",
+        "        fb_u64_store_release(s.ends, (ends >> 32) << 32 | <uint32_t> (number + 1))\n        if True:\n",
+    ),
+    "a writer that takes back by a store": (
+        oldest,
+        "exchange/result_subpartition.pyx",
+        "        if fb_u64_cas_acq_rel(s.ends, &ends, <uint64_t> front[0] << 32 | front[0]):\n",
+        "        fb_u64_store_release(s.ends, <uint64_t> front[0] << 32 | front[0])\n        if True:\n",
+    ),
+    "a slot published without release": (
+        oldest,
+        "exchange/result_subpartition.pyx",
+        "    fb_u64_add_seq_cst(s.ends, <uint64_t> 1 << 32)\n",
+        "    fb_u64_add_relaxed(s.ends, <uint64_t> 1 << 32)\n",
+    ),
+    "slots that are published before they are moved": (
+        oldest_two,
+        "exchange/result_subpartition.pyx",
+        "    for number in range(front, front + (tail - front)):\n        slot =",
+        "    fb_u64_add_seq_cst(s.ends, <uint64_t> (tail - front) << 32)\n"
+        "    for number in range(front, front + (tail - front)):\n        slot =",
+    ),
+    "a gap that is not told": (
+        oldest_two,
+        "exchange/result_subpartition.pyx",
+        "        mark.gap += gap\n",
+        "",
+    ),
+    "a gap that is told after what follows it": (
+        oldest,
+        "exchange/result_subpartition.pyx",
+        "    while slot != NULL and slot.event == NULL and not _after_gap(s, slot):",
+        "    while slot != NULL and slot.event == NULL:",
+    ),
+    "events that are dropped": (
+        oldest_event,
+        "exchange/result_subpartition.pyx",
+        "        if slot.event == NULL and (buffers > keep or",
+        "        if (buffers > keep or",
+    ),
+    "a place that is used again while the drainer has it": (
+        oldest_round,
+        "exchange/result_subpartition.pyx",
+        "    fb_u32_store_release(&s.head, head + 1)\n    if event",
+        "    fb_u32_store_relaxed(&s.head, head + 1)\n    if event",
     ),
     "what a reader stores, without release": (
         ring_one_segment,

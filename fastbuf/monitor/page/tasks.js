@@ -3,7 +3,7 @@ import { count, grown, make, ORDER, percent, seconds, size, STATES } from "/page
 
 const FIRST = 12;
 // As LOSSES of task.py
-const LOSSES = [["buffers_dropped", "dropped {} buffers"], ["consumers_cut", "cut off {} consumers"], ["producers_lost", "lost {} producers"], ["records_cut", "dropped {} half records"], ["skipped", "skipped {} records"]];
+const LOSSES = [["buffers_dropped", "dropped {} buffers"], ["records_dropped", "dropped {} records"], ["consumers_cut", "cut off {} consumers"], ["producers_lost", "lost {} producers"], ["records_cut", "dropped {} half records"], ["records_missed", "missed {} records"], ["skipped", "skipped {} records"]];
 
 export class Tasks {
   constructor(place, legend, choose) {

@@ -71,13 +71,13 @@ def test_two_runs_of_one_name_are_one_series() -> None:
 
 
 def test_what_a_slow_consumer_and_a_lost_producer_cost_is_counted() -> None:
-    """A broadcast that drops, one that cuts off, a gate that forgets a producer, one that skips a record."""
+    """Broadcasts that drop the newest or the oldest, one that cuts off, a gate that forgets a producer, one that skips a record."""
     rows = fb.RowSerializer(fb.Schema.of(n="int64"))
     config = fb.ExchangeConfig(max_buffers_per_channel=2, buffer_timeout_s=0)
     with fb.ShuffleEnvironment(segments=200, segment_size=64) as env:
         recorder = Recorder(env.monitor.exchanges)
         gates, writers = [], []
-        for policy in ("drop", "disconnect"):
+        for policy in ("drop", "disconnect", "drop_oldest"):
             gates.append(env.create_input_gate(rows, channels=1, on_peer_loss="forget"))
             made = env.create_result_partition(
                 rows, gates[-1:], selector=fb.broadcast(), config=config, on_slow_consumer=policy
@@ -93,13 +93,16 @@ def test_what_a_slow_consumer_and_a_lost_producer_cost_is_counted() -> None:
         writers[0].abort("enough")
         while not gates[0].lost:
             gates[0].poll(0.1)
+        while gates[2].stats()["records_missed"] < writers[2].stats()["records_dropped"]:
+            gates[2].poll(0.1)
         recorder.look()
         figures = [made.stats() for made in (*writers, *gates)]
         measured = measure(recorder)[LOSSES]
-        kinds = ("buffers_dropped", "consumers_cut", "producers_lost", "records_cut", "skipped")
+        kinds = tuple(WORDS)
         totals = {kind: sum(value for labels, value in measured.items() if labels[2] == kind) for kind in kinds}
         assert totals == {kind: sum(each.get(kind, 0) for each in figures) for kind in kinds}
         assert totals["buffers_dropped"] > 1
+        assert totals["records_dropped"] == totals["records_missed"] > 1
         assert (totals["consumers_cut"], totals["producers_lost"], totals["skipped"]) == (1, 1, 1)
         for end in (*writers, *gates):
             end.close()
