@@ -79,7 +79,7 @@ def test_a_file_compressed_as_hadoop_does_it_is_named(spark: Any, tmp_path: Path
 def test_texts_are_the_values_that_spark_finds(new_york: Any, tmp_path: Path, kind: str) -> None:
     """Or an error, where Spark finds none; never another value."""
     from fastbuf_spark.schema import arrow_schema, struct_type
-    from fastbuf_spark.worker.lines import of_text
+    from fastbuf_spark.worker.texts import of_text
 
     texts, schema = TEXTS[kind].split("|"), f"text string, v {kind}"
     (tmp_path / "a.csv").write_text("".join(f"{text}|{text}\n" for text in texts))
@@ -219,7 +219,8 @@ def test_quotes_that_readers_take_differently(spark: Any, tmp_path: Path) -> Non
 
 def test_rows_that_blocks_cut(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Wherever a block ends, in a quoted value too."""
-    from fastbuf_spark.worker import lines
+    from fastbuf_spark.formats import lines
+    from fastbuf_spark.formats.csv import Csv
 
     text = '\ufeffa,b\r\n1,"x\r\n""y"""\r\n2,5" pipe\n\n3,"é,"\n4,z'
     (tmp_path / "a.csv").write_text(text, newline="")
@@ -228,14 +229,15 @@ def test_rows_that_blocks_cut(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     want = {"a": ["1", "2", "3", "4"], "b": ['x\n"y"', '5" pipe', "é,", "z"]}
     for size in range(4, len(text) + 5):
         monkeypatch.setattr(lines, "BLOCK_BYTES", size)
-        batches = lines.read_lines(fragment, schema, lines.ValueLines(("a", "b"), True, ",", False))
+        batches = Csv(names=("a", "b"), header=True).read(fragment, schema, schema.names, None, 100)
         assert pa.Table.from_batches(batches, schema).to_pydict() == want, size
 
 
 @pytest.mark.parametrize("ends", ["\n", "\r", "\r\n"])
 def test_rows_of_one_value_that_blocks_cut(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ends: str) -> None:
     """Rows of blanks are left out one by one where a block has quotes; the header is one row."""
-    from fastbuf_spark.worker import lines
+    from fastbuf_spark.formats import lines
+    from fastbuf_spark.formats.csv import Csv
 
     text = ends.join(['"a', 'b"', '"x"', "  ", "y", "", '"z', " ", '"', "é"])
     (tmp_path / "a.csv").write_text(text, newline="")
@@ -243,7 +245,7 @@ def test_rows_of_one_value_that_blocks_cut(monkeypatch: pytest.MonkeyPatch, tmp_
     schema = pa.schema({"a": pa.string()})
     for size in range(4, len(text) + 5):
         monkeypatch.setattr(lines, "BLOCK_BYTES", size)
-        batches = lines.read_lines(fragment, schema, lines.ValueLines(("a",), True, ",", False))
+        batches = Csv(names=("a",), header=True).read(fragment, schema, schema.names, None, 100)
         made = pa.Table.from_batches(batches, schema)["a"].to_pylist()
         assert made == ["x", "y", "z\n \n", "é"], size
 
@@ -345,7 +347,7 @@ NO_OBJECTS = {
 @pytest.mark.parametrize("line", NO_OBJECTS)
 def test_lines_that_are_no_objects(tmp_path: Path, line: str) -> None:
     """Are errors; Arrow's own parser ends the process at a null, and lets bytes pass that are no UTF-8."""
-    from fastbuf_spark.worker.lines import JsonLines, read_lines
+    from fastbuf_spark.formats.json import Json
 
     path = tmp_path / "a.json"
     good = '{"n": 1}\n\n {"n": null, "s": "} null"}\n'
@@ -353,9 +355,9 @@ def test_lines_that_are_no_objects(tmp_path: Path, line: str) -> None:
     fragment = ds.JsonFileFormat().make_fragment(str(path), pa.fs.LocalFileSystem())
     schema = pa.schema({"n": pa.int64(), "s": pa.string()})
     with pytest.raises(SchemaMismatch, match=NO_OBJECTS[line]):
-        list(read_lines(fragment, schema, JsonLines()))
+        list(Json().read(fragment, schema, schema.names, None, 100))
     path.write_text(good)
-    rows = pa.Table.from_batches(read_lines(fragment, schema, JsonLines())).to_pylist()
+    rows = pa.Table.from_batches(Json().read(fragment, schema, schema.names, None, 100)).to_pylist()
     assert rows == [{"n": 1, "s": None}, {"n": None, "s": "} null"}]
 
 

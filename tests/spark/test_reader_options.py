@@ -22,9 +22,8 @@ from test_sources import same
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, SchemaError, SchemaMismatch
-from fastbuf_spark.api.sources import value_lines
 from fastbuf_spark.driver.reader_options import ANY, OPTIONS, PREFIX, SAME, read_options
-from fastbuf_spark.worker.lines import read_lines
+from fastbuf_spark.formats.csv import Csv
 
 pytestmark = pytest.mark.spark
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "reader-options.md"
@@ -244,12 +243,16 @@ def test_random_lines_of_values(spark: Any, tmp_path: Path, seed: int) -> None:
     for *row, name in frame.select("*", "_metadata.file_name").collect():
         want[name].append(row)
     told = read_options(spark, "csv", options)
-    lines, schema = replace(value_lines(told), names=tuple(names)), pa.schema([(name, TEXT) for name in names])
+    lines, schema = replace(Csv.of(told), names=tuple(names)), pa.schema([(name, TEXT) for name in names])
     alike = 0
     for name, text in texts.items():
         fragment = ds.JsonFileFormat().make_fragment(str(tmp_path / name), fs.LocalFileSystem())
         try:
-            rows = [list(row.values()) for batch in read_lines(fragment, schema, lines) for row in batch.to_pylist()]
+            rows = [
+                list(row.values())
+                for batch in lines.read(fragment, schema, schema.names, None, 100)
+                for row in batch.to_pylist()
+            ]
         except SchemaMismatch:
             continue
         assert rows == want[name], (text, options)

@@ -26,8 +26,9 @@ from fastbuf_spark.driver.checks import (
 from fastbuf_spark.driver.jobs import cancelled_with
 from fastbuf_spark.driver.keys import as_keys
 from fastbuf_spark.driver.plan import SPARKS_OWN
-from fastbuf_spark.driver.sources import Source, check_filter
+from fastbuf_spark.driver.sources import Source
 from fastbuf_spark.driver.staged import Staged
+from fastbuf_spark.expressions import check_filter
 from fastbuf_spark.results import Checked, iterables, name_of
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone, struct_type
 from fastbuf_spark.shipping import AsItIs

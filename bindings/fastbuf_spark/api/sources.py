@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.api.pipelines import Pipeline
-from fastbuf_spark.driver import files
 from fastbuf_spark.driver.delta import delta_source
-from fastbuf_spark.driver.reader_options import is_true, read_options
-from fastbuf_spark.driver.sources import Asked, dataset_source, ipc_source, parquet_source, text_source
-from fastbuf_spark.schema import struct_type, types_in
-from fastbuf_spark.worker.lines import JsonLines, Text, ValueLines, blocks, check_utf8, line_break, with_path
+from fastbuf_spark.driver.reader_options import read_options
+from fastbuf_spark.driver.sources import Asked, dataset_source, files_source
+from fastbuf_spark.formats import format_of
+from fastbuf_spark.schema import struct_type
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
-#: Types that cannot be read from a field of text.
-_NO_TEXT = ("array", "map", "struct", "binary", "variant", "interval", "time(")
+    from pyspark.sql.types import DataType, StructType
 
 
 def read_parquet(
@@ -76,10 +70,25 @@ def read_parquet(
     from pyspark.sql.types import DataType
 
     types = {name: DataType.fromDDL(kind) for name, kind in dict(partition_types or {}).items()}
+    return _read(spark, "parquet", path, schema, columns, filter, filesystem, options, types)
+
+
+def _read(
+    spark: Any,
+    name: str,
+    path: Any,
+    schema: StructType | str | None,
+    columns: Iterable[str] | None,
+    filter: Any,
+    filesystem: Any,
+    options: Mapping[str, Any],
+    types: Mapping[str, DataType] | None = None,
+) -> Pipeline:
+    """Files of the format of this name."""
+    told = read_options(spark, name, options)
     given = None if schema is None else struct_type(schema)
-    told = read_options(spark, "parquet", options)
-    asked = Asked(spark, "read_parquet", path, columns, filter, filesystem, told)
-    return Pipeline(parquet_source(asked, given, types))
+    asked = Asked(spark, f"read_{name}", path, columns, filter, filesystem, told)
+    return Pipeline(files_source(asked, format_of(name, told), given, types))
 
 
 def read_csv(
@@ -119,73 +128,8 @@ def read_csv(
     with ``multiLine=True``.  An empty value is null, in quotes too.  Each file is read by one task.  Lines: at most
     16 MiB.
     """
-    told = read_options(spark, "csv", {"header": header, "sep": sep, "escape": escape, **options})
-    lines = value_lines(told)
-    if schema is None:
-        from pyspark.sql.types import StringType, StructType
-
-        given, case = StructType(), is_true(told, "caseSensitive")
-        names = _first_values(path, filesystem, lines, told)
-        for name in _headed(names, case, lines.null) if lines.header else [f"_c{i}" for i in range(len(names))]:
-            given.add(name, StringType())
-    else:
-        given = struct_type(schema)
-    _check_fields(given, "read_csv", nested=False)
-    lines = replace(lines, names=tuple(given.names))
-    asked = Asked(spark, "read_csv", path, columns, filter, filesystem, told)
-    return Pipeline(text_source(asked, lines, given))
-
-
-def value_lines(options: Mapping[str, str]) -> ValueLines:
-    """How lines of values are written, but for the names of columns."""
-    sep, quote, comment = options["delimiter"], options.get("quote", '"'), options.get("comment", "")
-    for name, value in (("sep", sep), ("quote", quote), ("comment", comment)):
-        others = {sep, quote, comment} if name == "sep" else {sep}
-        if not (value or name != "sep") or len(value) > 1 or not value.isascii() or value in ("\r", "\n", "\\"):
-            raise ConfigError(f"{name} is {value!r}: give one ASCII character, or use spark.read.csv")
-        if name != "sep" and value in others:
-            raise ConfigError(f"{name} and sep are {value!r}: give another one, or use spark.read.csv")
-    if comment and comment == quote:
-        raise ConfigError(f"comment and quote are {quote!r}: give another one, or use spark.read.csv")
-    escape = options.get("escape")
-    if escape not in (None, quote):
-        raise ConfigError(f"escape is {escape!r}: give {quote!r} or None, or use spark.read.csv")
-    blank = {"blank": b"\r\n"} if is_true(options, "multiLine") else {}
-    header, null = is_true(options, "header"), options.get("nullValue", "")
-    return ValueLines((), header, sep, escape is not None, quote, comment, null, text=_text(options), **blank)
-
-
-def _text(options: Mapping[str, str]) -> Text:
-    patterns = (options.get(name, "") for name in ("dateFormat", "timestampFormat", "timestampNTZFormat"))
-    return Text(options.get("encoding", "utf-8").lower(), "lineSep" in options, *patterns)
-
-
-def _first_values(path: Any, filesystem: Any, lines: ValueLines, options: Mapping[str, str]) -> list[str]:
-    """The values of the first line that is not blank, of the first file that has one."""
-    import pyarrow as pa
-    import pyarrow.csv as csv
-
-    system, paths, found = files.listed(path, filesystem, options)
-    found = files.matching(found, options)
-    files.check_codecs(found)
-    for file in found:
-        with with_path(file.path), system.open_input_stream(file.path) as stream:
-            for block in blocks(stream, file.path, lines):
-                block = block.replace(line_break(block), b"\n")
-                line = block[slice(*lines.first_row(block))]
-                check_utf8(line)
-                if lines.is_row(line):
-                    how = (
-                        csv.ReadOptions(block_size=len(line) + 1),
-                        csv.ParseOptions(
-                            delimiter=lines.sep, quote_char=lines.quote or False, newlines_in_values=bool(lines.quote)
-                        ),
-                    )
-                    try:
-                        return list(csv.read_csv(pa.BufferReader(line), *how).column_names)
-                    except pa.ArrowInvalid as error:
-                        raise SchemaError(f"{file.path}: {error}; give schema=") from error
-    raise ConfigError(f"{paths[0]} has no files with lines: give schema=")
+    settings = {"header": header, "sep": sep, "escape": escape, **options}
+    return _read(spark, "csv", path, schema, columns, filter, filesystem, settings)
 
 
 def read_json(
@@ -212,10 +156,7 @@ def read_json(
     A value of a wrong type, a name that occurs twice in an object, or a line without an object, is an error; Spark
     returns nulls, or the last value.  Each file is read by one task.  Lines: at most 16 MiB.
     """
-    given, told = struct_type(schema), read_options(spark, "json", options)
-    _check_fields(given, "read_json", nested=True)
-    asked = Asked(spark, "read_json", path, columns, filter, filesystem, told)
-    return Pipeline(text_source(asked, JsonLines(_text(told)), given))
+    return _read(spark, "json", path, schema, columns, filter, filesystem, options)
 
 
 def read_ipc(
@@ -232,8 +173,7 @@ def read_ipc(
     Parameters are those of :func:`read_parquet`.  Types are those of Spark for Parquet files with the same columns:
     unsigned ones become the next wider ones, and timestamps without a zone ``timestamp_ntz``.
     """
-    told = read_options(spark, "ipc", options)
-    return Pipeline(ipc_source(Asked(spark, "read_ipc", path, columns, filter, filesystem, told)))
+    return _read(spark, "ipc", path, None, columns, filter, filesystem, options)
 
 
 def scan(spark: Any, dataset: Any, columns: Iterable[str] | None = None, filter: Any = None) -> Pipeline:
@@ -284,22 +224,3 @@ def read_delta(
         There is no such table, or version.
     """
     return Pipeline(delta_source(spark, path, version, timestamp, columns, filter, filesystem, storage_options))
-
-
-def _headed(names: list[str], case: bool, null: str) -> list[str]:
-    """Names of columns from a header: as in Spark, an empty one is numbered, and those that occur twice end with it."""
-    folded = [name if case else name.lower() for name in names]
-    numbered = (f"{name}{i}" if folded.count(folded[i]) > 1 else name for i, name in enumerate(names))
-    return [f"_c{i}" if names[i] in ("", null) else name for i, name in enumerate(numbered)]
-
-
-def _check_fields(schema: StructType, name: str, nested: bool) -> None:
-    for field in schema.fields:
-        kind = field.dataType.simpleString()
-        odd = kind.startswith(_NO_TEXT) and not (nested and kind.startswith(("array", "struct")))
-        below = [each.simpleString() for each in types_in(field.dataType)][1:]
-        if odd or any(each.startswith(("timestamp", "date")) for each in below):
-            raise SchemaError(
-                f"field {field.name!r} has the type {kind}, which {name} does not read; read it as a string, or use "
-                "spark.read"
-            )

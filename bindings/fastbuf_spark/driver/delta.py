@@ -14,6 +14,7 @@ from fastbuf_spark.driver import skipping, sources
 from fastbuf_spark.driver.file_types import nullable, refused
 from fastbuf_spark.driver.files import File, file_system
 from fastbuf_spark.driver.reader_options import read_options
+from fastbuf_spark.expressions import Skipping
 from fastbuf_spark.schema import arrow_schema, session_zone
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def delta_source(
     _check_reading(table, uri)
     whole = spark_schema(table)
     read_with, shown = sources._schemas(spark, whole, columns, filter)
-    used = skipping.used_columns(filter, read_with)
+    filtered = Skipping(filter, read_with)
     by = list(table.metadata().partition_columns)
     with told(uri):
         actions = pa.table(table.get_add_actions())
@@ -125,12 +126,9 @@ def delta_source(
             )
         values = pa_scalars(actions, "partition", by, at)
         known = skipping.equal({name: value.cast(types[name]) for name, value in values.items()})
-        if used:
-            bounds = known & _bounds(
-                actions, at, {f.name: f.type for f in read_with if f.name in used and f.name not in by}
-            )
-            if not skipping.may_match(filter, read_with, bounds):
-                continue
+        bounded = {name: read_with.field(name).type for name in filtered.columns if name not in by}
+        if filtered.columns and filtered.skips(known, _bounds(actions, at, bounded)):
+            continue
         file = File(f"{root}/{unquote(raw)}", actions["size_bytes"][at].as_py(), -1, (), rows.get(raw))
         found.append((file, layout.make_fragment(file.path, system, partition_expression=known)))
     asked = sources.Asked(spark, "read_delta", path, columns, filter, filesystem, honoured)
@@ -183,8 +181,8 @@ def pa_scalars(actions: pa.Table, group: str, names: Iterable[str], at: int) -> 
     return {name: row[name] for name in names if kind.get_field_index(name) >= 0 and row.is_valid}
 
 
-def _bounds(actions: pa.Table, at: int, types: Mapping[str, pa.DataType]) -> Any:
-    """What the log says of a file's values in these columns, as an expression that is true of all its rows."""
+def _bounds(actions: pa.Table, at: int, types: Mapping[str, pa.DataType]) -> dict[str, Any]:
+    """What the log says of a file's values in these columns, as expressions that are true of all its rows."""
     rows = actions["num_records"][at].as_py()
     least, most, nulls = (pa_scalars(actions, group, types, at) for group in ("min", "max", "null_count"))
     counts = {name: count.as_py() for name, count in nulls.items() if not hasattr(count, "keys")}

@@ -11,7 +11,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, cast
 
 from fastbuf.errors import ConfigError, SchemaError, SchemaMismatch
-from fastbuf_spark.worker.lines import of_text
+from fastbuf_spark.worker.texts import of_text
 from fastbuf_spark.worker.zones import instants
 
 if TYPE_CHECKING:

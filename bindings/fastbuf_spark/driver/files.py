@@ -13,7 +13,6 @@ from fastbuf_spark.driver.directory_names import values_of
 from fastbuf_spark.driver.reader_options import is_true
 from fastbuf_spark.worker.reading import changed
 
-OTHER_CODECS = (".deflate", ".snappy", ".xz", ".zip")  #: ends of names of files that Arrow does not decompress
 WILD = re.compile(r"[*?\[{\\]")  #: a path with one of these may be a pattern
 _LOCAL = re.compile(r"file:(//(localhost)?(?=/)|(?=/(?!/)))", re.I)  #: how the URI of a local path begins
 
@@ -209,16 +208,6 @@ def matching(files: Sequence[File], options: Mapping[str, str]) -> list[File]:
         return list(files)
     forms = [_form(plain, pattern) for plain in _braced(pattern)]
     return [file for file in files if any(form.fullmatch(file.path.rpartition("/")[2]) for form in forms)]
-
-
-def check_codecs(files: Sequence[File]) -> None:
-    """ConfigError if a file of lines is compressed in a way that Arrow does not read."""
-    for file in files:
-        if file.path.endswith(OTHER_CODECS):
-            raise ConfigError(
-                f"{file.path}: lines may be compressed by gzip (.gz), bzip2 (.bz2), zstd (.zst) or lz4 (.lz4), and "
-                "in no other way; use spark.read"
-            )
 
 
 def _below(system: Any, folder: str, above: tuple[str, ...] = ()) -> Iterator[Any]:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, FastbufError, ResourceError, SchemaError
 from fastbuf_spark.driver import skipping, sources
-from fastbuf_spark.driver.file_types import nullable, refused
+from fastbuf_spark.driver.file_types import nullable, of_arrow, refused
 from fastbuf_spark.driver.files import File, file_system
 from fastbuf_spark.driver.reader_options import read_options
+from fastbuf_spark.expressions import Skipping
 from fastbuf_spark.schema import arrow_schema, session_zone
 from fastbuf_spark.worker.reading import FIELD_ID, NAMES, NEEDED
 
@@ -155,7 +156,7 @@ def iceberg_source(
         deleted = _read_all_delete_files(there.io, tasks)
     whole = spark_schema(schema)
     read_with, shown = sources._schemas(spark, whole, columns, filter)
-    used = skipping.used_columns(filter, read_with)
+    filtered = Skipping(filter, read_with)
     fields = {field.name: field for field in schema.fields}
     types = {field.name: field.type for field in read_with}
     place = places(there.io.properties, filesystem)
@@ -168,10 +169,9 @@ def iceberg_source(
         # Files that others have added may lack the columns of their partition
         values = {name: scalar(file.partition[at], kind) for name, (at, kind) in parts[file.spec_id].items()}
         known = skipping.equal({name: value for name, value in values.items() if value.as_py() == value.as_py()})
-        if used:
-            bounds = _bounds(file, {name: fields[name] for name in used}, types)
-            if not skipping.may_match(filter, read_with, known & bounds):
-                continue
+        bounded = {name: fields[name] for name in filtered.columns}
+        if filtered.columns and filtered.skips(known, _bounds(file, bounded, types)):
+            continue
         system, path = place(file.file_path)
         kept = _kept(deleted[file.file_path]) if file.file_path in deleted else None
         fragment = layout.make_fragment(path, system, partition_expression=known)
@@ -194,7 +194,7 @@ def spark_schema(schema: Any) -> StructType:
 
     made = StructType()
     arrow = schema_to_pyarrow(schema, include_field_ids=False)
-    for field, shown in zip(schema.fields, sources.of_arrow(arrow), strict=True):
+    for field, shown in zip(schema.fields, of_arrow(arrow), strict=True):
         odd = [each for each in _nested(field) if each.initial_default is not None]
         if odd:
             why = f"column {field.name!r} has a default in files without it ({odd[0].name}), and nulls are read here"
@@ -326,8 +326,8 @@ def _rounded(table: Any, schema: Any) -> set[str]:
     return {each.name for each in schema.fields if each.field_id in sources and str(each.field_type) == "double"}
 
 
-def _bounds(file: Any, fields: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> Any:
-    """What a manifest says of a file's values in these columns, as an expression that is true of all its rows."""
+def _bounds(file: Any, fields: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> dict[str, Any]:
+    """What a manifest says of a file's values in these columns, as expressions that are true of all its rows."""
     from pyiceberg.conversions import from_bytes
 
     def of(told: Any) -> dict[str, Any]:

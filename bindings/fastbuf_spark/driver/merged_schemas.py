@@ -1,4 +1,4 @@
-"""The schema of several Parquet files together, as Spark merges theirs (``mergeSchema``)."""
+"""The schema of several files together, as Spark merges theirs (``mergeSchema``)."""
 
 from __future__ import annotations
 

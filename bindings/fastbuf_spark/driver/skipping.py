@@ -1,33 +1,16 @@
-"""Files that a filter rules out, by what a table's log says of their rows."""
+"""What a table's log says of the rows of a file, as expressions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any
-
-from fastbuf_spark.driver import sources
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 MILLISECOND_US = 1000  #: bounds of times may be cut to milliseconds, the greatest one too
-
-
-def used_columns(filter: Any, schema: pa.Schema) -> list[str]:
-    """The columns that a filter refers to; none if it may keep NaNs, which bounds say nothing of."""
-    if filter is None or sources._meets_nan(filter, schema):
-        return []
-    return [field.name for i, field in enumerate(schema) if not sources._is_valid(filter, schema.remove(i))]
-
-
-def may_match(filter: Any, schema: pa.Schema, told: Any) -> bool:
-    """Whether there may be rows of which both are true: a filter, and what is true of all rows of a file."""
-    import pyarrow.dataset as ds
-    from pyarrow import fs
-
-    layout, system = ds.ParquetFileFormat(), fs.LocalFileSystem()
-    fragment = layout.make_fragment("x", system, partition_expression=told)
-    return bool(list(ds.FileSystemDataset([fragment], schema, layout, system).get_fragments(filter)))
 
 
 def equal(values: Mapping[str, Any]) -> Any:
@@ -47,7 +30,7 @@ def between(
     least: Mapping[str, Any],
     most: Mapping[str, Any],
     digits: int,
-) -> Any:
+) -> dict[str, Any]:
     """What is true of all rows of a file, by the counts of nulls, and least and greatest values, of these columns.
 
     Parameters
@@ -57,14 +40,14 @@ def between(
     """
     import pyarrow.compute as pc
 
-    told = pc.scalar(True)
+    told = {}
     for name, kind in types.items():
         count = nulls.get(name)
+        bounds = _inequalities(least.get(name), most.get(name), name, kind, digits)
         if count is not None and count == rows:
-            told = told & pc.field(name).is_null()
-            continue
-        for bound in _inequalities(least.get(name), most.get(name), name, kind, digits):
-            told = told & (bound if count == 0 else bound | pc.field(name).is_null())
+            told[name] = pc.field(name).is_null()
+        elif bounds:
+            told[name] = reduce(and_, (b if count == 0 else b | pc.field(name).is_null() for b in bounds))
     return told
 
 
@@ -83,7 +66,7 @@ def has_bounds(kind: pa.DataType, digits: int) -> bool:
     )
 
 
-def _inequalities(least: Any, most: Any, name: str, kind: pa.DataType, digits: int) -> Iterable[Any]:
+def _inequalities(least: Any, most: Any, name: str, kind: pa.DataType, digits: int) -> list[Any]:
     """What is true of all values that are not null; not joined, as Arrow concludes nothing from both or null."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf_spark.driver.directory_names import value_of
 from fastbuf_spark.driver.files import File
-from fastbuf_spark.worker.lines import with_path
-from fastbuf_spark.worker.reading import FIELD_ID, Piece, check_calendar, check_variants, in_file
+from fastbuf_spark.expressions import Skipping
+from fastbuf_spark.formats.base import READERS, Format
+from fastbuf_spark.worker.reading import Piece
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,11 +19,12 @@ MOST_BYTES = 128 << 20  #: most bytes of a task's split, as in ``spark.sql.files
 LEAST_BYTES = 4 << 20  #: cost of opening a file, in bytes, as in Spark
 #: If there are more files than this, none is split: the driver would have to read all their footers
 MOST_FOOTERS = 4096
-READERS = 16  #: threads that read footers
 
 
-def fragments(system: Any, files: Sequence[File], layout: Any, types: dict[str, pa.DataType]) -> list[tuple[File, Any]]:
-    """Files as fragments of ``pyarrow.dataset``, with the values of their directories in columns of these types."""
+def fragments(
+    system: Any, files: Sequence[File], format: Format, types: dict[str, pa.DataType]
+) -> list[tuple[File, Any]]:
+    """Files as fragments, with the values of their directories in columns of these types."""
     import pyarrow.compute as pc
 
     made = []
@@ -33,43 +35,28 @@ def fragments(system: Any, files: Sequence[File], layout: Any, types: dict[str, 
                 known = known & pc.field(name).is_null()
             else:
                 known = known & (pc.field(name) == value_of(value, types[name], name))
-        made.append((file, layout.make_fragment(file.path, system, partition_expression=known)))
+        made.append((file, format.fragment(file.path, system, known)))
     return made
 
 
-def pieces(found: Sequence[tuple[File | None, Any]], schema: pa.Schema, needed: set[str], filter: Any) -> list[Piece]:
-    """The row groups of Parquet files that may have rows matching the filter, and other files as a whole."""
+def pieces(
+    found: Sequence[tuple[File | None, Format, Any]], schema: pa.Schema, skipping: Skipping | None
+) -> list[Piece]:
+    """The parts of files that may have rows which match: row groups, or a file as a whole."""
     cut = len(found) <= MOST_FOOTERS
-    has_ids = any(FIELD_ID in (field.metadata or {}) for field in schema)
-    wanted = {name.casefold() for name in needed}  # an estimate, so a name in another case may count
 
-    def of(pair: tuple[File | None, Any]) -> list[Piece]:
-        file, fragment = pair
+    def of(each: tuple[File | None, Format, Any]) -> list[Piece]:
+        file, format, fragment = each
         size, when, kept = (-1, -1, None) if file is None else (file.size, file.changed, file.kept)
         checked = size if when >= 0 else -1
-        if not cut or kept is not None or not hasattr(fragment, "split_by_row_group"):
-            return [Piece(fragment, 0, max(0, size), checked, when, kept)]
-        made = []
-        with with_path(fragment.path):
-            fragment.ensure_complete_metadata()
-        check_calendar(fragment, schema)
-        check_variants(fragment, schema)
-        # Names in a table's old files may be those of other columns now
-        pushed = filter if not has_ids or in_file(schema, fragment).equals(schema) else None
-        for part in fragment.split_by_row_group(pushed, schema=schema):
-            about = fragment.metadata.row_group(part.row_groups[0].id)
-            columns = (about.column(i) for i in range(about.num_columns))
-            used = sum(c.total_uncompressed_size for c in columns if _top(c) in wanted)
-            made.append(Piece(part, about.num_rows, used, checked, when))
-        return made
+        if skipping is not None and skipping.skips(fragment.partition_expression):
+            return []
+        whole = not cut or kept is not None
+        parts = [(fragment, 0, size)] if whole else format.split(fragment, size, schema, skipping)
+        return [Piece(format, part, rows, max(0, nbytes), checked, when, kept) for part, rows, nbytes in parts]
 
     with ThreadPoolExecutor(READERS) as readers:
         return [piece for made in readers.map(of, found) for piece in made]
-
-
-def _top(column: Any) -> str:
-    """The folded name of the column of a file that a column of its leaves belongs to."""
-    return str(column.path_in_schema).partition(".")[0].casefold()
 
 
 def shared_out(found: Sequence[Piece], tasks: int) -> tuple[tuple[Piece, ...], ...]:
@@ -89,27 +76,14 @@ def shared_out(found: Sequence[Piece], tasks: int) -> tuple[tuple[Piece, ...], .
 
 
 def _joined(split: list[Piece]) -> list[Piece]:
-    """Join row groups of one file into one piece, whose footer is read once."""
+    """Join parts of one file into one piece, of which what the file tells of itself is read once."""
     made: list[Piece] = []
     for piece in split:
         last = made[-1] if made else None
-        if last is None or not _goes_on(last, piece):
+        both = last.format.joined(last.fragment, piece.fragment) if last and last.rows and piece.rows else None
+        if last is None or both is None:
             made.append(piece)
-            continue
-        ids = [group.id for part in (last, piece) for group in part.fragment.row_groups]
-        both = piece.fragment.format.make_fragment(
-            piece.fragment.path,
-            piece.fragment.filesystem,
-            partition_expression=piece.fragment.partition_expression,
-            row_groups=ids,
-        )
-        made[-1] = Piece(both, last.rows + piece.rows, last.nbytes + piece.nbytes, piece.size, piece.changed)
+        else:
+            rows, nbytes = last.rows + piece.rows, last.nbytes + piece.nbytes
+            made[-1] = Piece(piece.format, both, rows, nbytes, piece.size, piece.changed)
     return made
-
-
-def _goes_on(last: Piece, piece: Piece) -> bool:
-    """Whether a piece has later row groups of the same file: a path may be of two file systems, or be given twice."""
-    one, other = last.fragment, piece.fragment
-    if not last.rows or not piece.rows or one.path != other.path or one.filesystem != other.filesystem:
-        return False
-    return bool(one.row_groups[-1].id < other.row_groups[0].id)

@@ -16,7 +16,7 @@ from fastbuf.checkpoint.store import sync_directory
 from fastbuf.errors import ConfigError
 from fastbuf_spark.driver.delta import location
 from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns, check_table, existing
-from fastbuf_spark.driver.sources import of_arrow
+from fastbuf_spark.driver.file_types import of_arrow
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.parquet import MEMORY_BYTES, FileWriter, sync_file
 from fastbuf_spark.streams.sink import CommitFailed, Committable, SinkContext, SinkWriter

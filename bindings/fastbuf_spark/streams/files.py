@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError
 from fastbuf_spark.driver import files as listing
-from fastbuf_spark.schema import arrow_schema, session_zone, struct_type
+from fastbuf_spark.driver.reader_options import read_options
+from fastbuf_spark.driver.sources import Asked, listed_source
+from fastbuf_spark.formats import CLASSES, format_of
+from fastbuf_spark.formats.base import Format
+from fastbuf_spark.schema import struct_type
 from fastbuf_spark.streams.source import IteratorReader, Split, SplitReader
 from fastbuf_spark.worker.reading import Piece, Read
 
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-FORMATS = ("parquet", "csv", "json", "ipc")
 MAX_AGE_S = 7 * 24 * 3600.0  #: Spark's maxFileAge
 
 
@@ -30,7 +32,7 @@ class FilesSource:
     """
 
     path: str
-    format: str
+    format: Format
     schema: StructType
     read: Read
     options: dict[str, str]
@@ -41,7 +43,7 @@ class FilesSource:
     @property
     def name(self) -> str:
         """For the plan."""
-        return f"{self.format} files of {self.path}"
+        return f"{self.format.name} files of {self.path}"
 
     def splits(self, state: Any) -> tuple[list[Split], Any]:
         """Files by the times at which they were written."""
@@ -65,16 +67,11 @@ class FilesSource:
         return IteratorReader(self._read, schema)
 
     def _read(self, path: str, offset: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-        import pyarrow.dataset as ds
         import pyarrow.fs as fs
 
-        layout = {
-            "parquet": lambda: ds.ParquetFileFormat(coerce_int96_timestamp_unit="us"),
-            "ipc": ds.IpcFileFormat,
-        }.get(self.format, ds.JsonFileFormat)()
-        piece = Piece(layout.make_fragment(path, fs.LocalFileSystem()), 0, 0)
+        piece = Piece(self.format, self.format.fragment(path, fs.LocalFileSystem()), 0, 0)
         at = 0
-        for batch in self.read._piece(piece):
+        for batch in self.read.rows_of(piece):
             rows = batch.num_rows
             if at + rows > offset:
                 batch = batch.slice(max(0, offset - at))
@@ -92,22 +89,11 @@ def files_source(
     options: Mapping[str, Any],
 ) -> FilesSource:
     """A source of files; ``bounded``: of those that are there now."""
-    from fastbuf_spark.api import sources
-
-    if format not in FORMATS:
-        raise ConfigError(f"format is {format!r}: it must be one of {', '.join(FORMATS)}")
-    shape = struct_type(schema)
-    told: dict[str, str] = {}
-    if format == "ipc":
-        arrow = arrow_schema(shape, session_zone(spark))
-        read = Read((), arrow, arrow, any_case=True)
-    else:
-        from fastbuf_spark.driver.reader_options import read_options
-
-        # A directory without files: from it comes how files of this schema are read
-        with tempfile.TemporaryDirectory() as nothing:
-            made = getattr(sources, f"read_{format}")(spark, nothing, schema=shape, **options)
-        read = made._start.read
-        shape = made._start.schema
-        told = read_options(spark, format, dict(options))
-    return FilesSource(str(path), format, shape, read, told, max_age_s, bounded)
+    if format not in CLASSES:
+        raise ConfigError(f"format is {format!r}: it must be one of {', '.join(CLASSES)}")
+    told = read_options(spark, format, options)
+    asked, shape = Asked(spark, "stream_files", path, None, None, options=told), struct_type(schema)
+    kind = format_of(format, told).placed(shape)
+    kind.check(asked, shape)
+    read = listed_source(asked, kind, None, [], shape).read  # of no files, as there may be none yet
+    return FilesSource(str(path), kind, shape, read, told, max_age_s, bounded)

@@ -190,7 +190,7 @@ class StreamGroups:
 
     def _joined(self, other: StreamGroups, make: Callable[..., Any], words: str, name: str | None) -> Stream:
         from fastbuf.event_time.joins import Side
-        from fastbuf_spark.driver.sources import of_arrow
+        from fastbuf_spark.driver.file_types import of_arrow
         from fastbuf_spark.streams.joins import LEFT, RIGHT, JoinSpec, OfSide, both_schema, key_places
 
         if not isinstance(other, StreamGroups):

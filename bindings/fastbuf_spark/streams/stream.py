@@ -112,7 +112,7 @@ class Stream:
 
     def filter(self, expression: Any) -> Stream:
         """Keep the rows for which a ``pyarrow.compute`` expression is true."""
-        from fastbuf_spark.driver.sources import check_filter
+        from fastbuf_spark.expressions import check_filter
 
         check_filter(expression, self._arrow(self.schema))
         return self._mapped(Filter(expression), self.schema, None, "filter")

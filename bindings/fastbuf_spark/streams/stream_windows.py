@@ -47,7 +47,7 @@ class StreamWindows:
         """
         from fastbuf.event_time.rules import Trigger
         from fastbuf.event_time.work import agg_arrow
-        from fastbuf_spark.driver.sources import of_arrow
+        from fastbuf_spark.driver.file_types import of_arrow
         from fastbuf_spark.streams.running import RunningSpec
 
         pairs = tuple((column or "", function) for column, function in aggregates)
@@ -91,7 +91,7 @@ class StreamWindows:
         return self._with(work, label_of(func), result, name)
 
     def _with(self, work: Any, label: str, result: StructType | None, name: str | None) -> Stream:
-        from fastbuf_spark.driver.sources import of_arrow
+        from fastbuf_spark.driver.file_types import of_arrow
 
         spec = dataclasses.replace(self._spec, work=work)
         shape = self._shape(spec)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import ResourceError, SchemaError, SchemaMismatch
-from fastbuf_spark.schema import alters, conform
-from fastbuf_spark.worker.lines import BATCH_ROWS, JsonLines, ValueLines, of_text, read_lines, with_path
+from fastbuf.errors import ResourceError, SchemaMismatch
+from fastbuf_spark.expressions import Skipping
+from fastbuf_spark.formats.base import BATCH_ROWS, Format, with_path
+from fastbuf_spark.schema import conform
+from fastbuf_spark.worker.texts import of_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SPARK_VERSION = b"org.apache.spark.version"
-#: Marks files with dates and times before 1582 in the Julian calendar
-LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
-VARIANT = b"variant"  #: in the metadata of a variant's field
-SHREDDED = "typed_value"  #: the field that only shredded variants have
 FIELD_ID = b"PARQUET:field_id"  #: in the metadata of a field of a table that knows its columns by ids, as in its files
 NAMES = b"fastbuf:names"  #: there too: names, as JSON, that the field has in files without ids
 NEEDED = b"fastbuf:needed"  #: there too: files must have the field
@@ -34,7 +32,7 @@ class Piece:
     Attributes
     ----------
     fragment
-        A fragment of ``pyarrow.dataset``.
+        A fragment of ``pyarrow.dataset``, or one like it.
     rows, nbytes
         Rows (0: unknown), and bytes of the requested columns.
     size, changed
@@ -43,6 +41,7 @@ class Piece:
         Whether each of the first rows of the file is to be read, as an Arrow array; the others are.  None: all are.
     """
 
+    format: Format
     fragment: Any
     rows: int
     nbytes: int
@@ -91,11 +90,7 @@ class Read:
     zone
         The zone of such timestamps.
     any_case
-        Whether a file's columns may have names that differ in case, as for Spark unless it is told otherwise.
-    late
-        Whether no row group may be skipped for the filter's sake.
-    lines
-        How to parse files of lines.
+        Whether a file's columns may have names that differ in case.
     """
 
     splits: tuple[tuple[Piece, ...], ...]
@@ -105,74 +100,62 @@ class Read:
     texts: tuple[pa.Field, ...] = ()
     zone: str = "UTC"
     any_case: bool = False
-    late: bool = False
-    lines: JsonLines | ValueLines | None = None
 
     def __call__(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Read the whole input first: a reader left behind could take the next task's input
         for split in [int(i) for batch in source for i in batch.column(0).to_pylist()]:
             for piece in self.splits[split]:
-                yield from self._piece(piece)
+                yield from self.rows_of(piece)
 
-    def _piece(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        import pyarrow.dataset as ds
-
-        piece.check()
-        rows = BATCH_ROWS
-        if piece.rows and piece.nbytes:
-            rows = max(LEAST_ROWS, min(rows, BATCH_BYTES * piece.rows // piece.nbytes))
-        if hasattr(piece.fragment, "split_by_row_group"):
-            check_calendar(piece.fragment, self.files)
-            check_variants(piece.fragment, self.files)
-        files = in_file(self.files, piece.fragment) if self.any_case else self.files
-        if piece.fragment.format.default_extname not in ("csv", "json"):  # their types are guesses
-            check_types(piece.fragment, files)
-        renamed = not files.equals(self.files)
-        # Filters have the users' names, and their types
-        late = self.late or renamed or self.lines is not None or piece.kept is not None
-        if late and self.filter is not None and self._is_out(piece.fragment):
-            return
-        if self.lines is not None:
-            batches = read_lines(piece.fragment, files, self.lines)
-        else:
-            batches = ds.Scanner.from_fragment(
-                piece.fragment,
-                schema=files,
-                columns=None if late else self.shown.names,
-                filter=None if late else self.filter,
-                batch_size=rows,
-                # A task has one core, and memory for reading ahead is not accounted for
-                batch_readahead=1,
-                fragment_readahead=1,
-                use_threads=False,
-            ).to_batches()
-        with with_path(piece.fragment.path):
-            for batch in batches if piece.kept is None else _without_rows(batches, piece.kept):
-                if renamed:
-                    batch = _with_names(batch, self.files)
-                if late:
-                    batch = self._told(batch, piece.fragment.path)
-                if batch.num_rows:
-                    yield conform(batch, self.shown, piece.fragment.path)
-
-    def _is_out(self, fragment: Any) -> bool:
-        """Whether the names of its directories rule a file out."""
+    @cached_property
+    def skipping(self) -> Skipping | None:
+        """What is told of files by the filter, whose columns have the types that are shown."""
         import pyarrow as pa
-        import pyarrow.dataset as ds
 
         texts = {field.name: field for field in self.texts}
         schema = pa.schema([texts.get(field.name, field) for field in self.files])
-        files = ds.FileSystemDataset([fragment], schema, fragment.format, fragment.filesystem)
-        return not list(files.get_fragments(self.filter))
+        return None if self.filter is None else Skipping(self.filter, schema)
 
-    def _told(self, batch: pa.RecordBatch, path: str) -> pa.RecordBatch:
+    def rows_of(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """The rows of a piece."""
+        piece.check()
+        format, skipping = piece.format, self.skipping
+        if skipping is not None and skipping.skips(piece.fragment.partition_expression):
+            return
+        rows = BATCH_ROWS
+        if piece.rows and piece.nbytes:
+            rows = max(LEAST_ROWS, min(rows, BATCH_BYTES * piece.rows // piece.nbytes))
+        fields = format.fields(piece.fragment) if self.any_case else None
+        files = self.files if fields is None else in_file(self.files, piece.fragment, list(fields))
+        format.check_fragment(piece.fragment, files)
+        renamed = not files.equals(self.files)
+        # Filters have the users' names, and their types
+        late = renamed or bool(self.texts) or piece.kept is not None or not format.filters
+        parts = [piece.fragment]
+        if late:
+            skipping = None
+        elif skipping is not None and not piece.rows:
+            parts = [part for part, _, _ in format.split(piece.fragment, 0, files, skipping)]
+        names = files.names if late else self.shown.names
+        for part in parts:
+            batches = format.read(part, files, names, skipping, rows)
+            with with_path(part.path):
+                for batch in batches if piece.kept is None else _without_rows(batches, piece.kept):
+                    if renamed:
+                        batch = _with_names(batch, self.files)
+                    if late:
+                        batch = self._told(batch, piece)
+                    if batch.num_rows:
+                        yield conform(batch, self.shown, part.path)
+
+    def _told(self, batch: pa.RecordBatch, piece: Piece) -> pa.RecordBatch:
         for field in self.texts:
             at = batch.schema.get_field_index(field.name)
-            pattern = self.lines.text.pattern(field.type) if self.lines else ""
+            pattern = piece.format.pattern(field.type)
             try:
                 values = of_text(batch.column(at), field.type, self.zone, field.name, pattern)
             except SchemaMismatch as error:
-                raise SchemaMismatch(f"{path}: {error}") from error
+                raise SchemaMismatch(f"{piece.fragment.path}: {error}") from error
             batch = batch.set_column(at, field, values)
         if self.filter is not None:
             batch = batch.filter(self.filter)
@@ -191,54 +174,7 @@ def _without_rows(batches: Iterable[pa.RecordBatch], kept: pa.Array) -> Iterator
         yield batch.filter(pa.concat_arrays([mask, rest]))
 
 
-def check_calendar(fragment: Any, schema: pa.Schema) -> None:
-    """SchemaError if a Parquet file has dates or times before 1582 in the Julian calendar: Spark converts them."""
-    from pyarrow import types
-
-    told = fragment.metadata.metadata or {}
-    version = told.get(SPARK_VERSION, b"").decode()
-    legacy = any(key in told for key in LEGACY) or version.startswith(("1.", "2."))
-    if legacy and any(_has(field, lambda each: types.is_temporal(each.type)) for field in schema):
-        raise SchemaError(
-            f"{fragment.path} has dates in the calendar used before Spark 3 ({version or 'legacy'}): only Spark "
-            "converts them; use spark.read.parquet"
-        )
-
-
-def check_variants(fragment: Any, schema: pa.Schema) -> None:
-    """SchemaError if a Parquet file has a variant in several columns, which only Spark puts together."""
-    theirs = {field.name.casefold(): field for field in fragment.physical_schema}
-    for field in schema:
-        other = theirs.get(field.name.casefold(), field)
-        shredded = _has(other, lambda each: each.name == SHREDDED)
-        if shredded and _has(field, lambda each: VARIANT in (each.metadata or {})):
-            raise SchemaError(
-                f"{fragment.path}: column {field.name!r} has shredded variants, which only Spark puts together: use "
-                "spark.read.parquet, or leave it out (columns=)"
-            )
-
-
-def _has(field: pa.Field, test: Callable[[pa.Field], bool]) -> bool:
-    """Whether a field, or one in it, is such."""
-    return test(field) or any(_has(field.type.field(i), test) for i in range(field.type.num_fields))
-
-
-def check_types(fragment: Any, schema: pa.Schema) -> None:
-    """SchemaMismatch if Arrow would read other values than a file has, where Spark refuses it."""
-    import pyarrow.dataset as ds
-
-    named = ds.get_partition_keys(fragment.partition_expression)  # the directories' names have the values then
-    theirs = {field.name: field.type for field in fragment.physical_schema if field.name not in named}
-    for field in schema:
-        other = theirs.get(field.name, field.type)
-        if alters(other, field.type, by_name=True):
-            raise SchemaMismatch(
-                f"{fragment.path}: column {field.name!r} is {other} there, and to be read as {field.type}, the type of "
-                "the first file or of schema=; give a schema= that fits all files"
-            )
-
-
-def in_file(wanted: pa.Schema, fragment: Any) -> pa.Schema:
+def in_file(wanted: pa.Schema, fragment: Any, theirs: list[pa.Field]) -> pa.Schema:
     """The schema with the names that a file has for its fields, at any depth.
 
     They belong together by their ids, where the schema has some; else by their names, which may differ in case.
@@ -251,7 +187,6 @@ def in_file(wanted: pa.Schema, fragment: Any) -> pa.Schema:
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-    theirs = list(fragment.physical_schema)
     has_ids = any(FIELD_ID in (field.metadata or {}) for field in theirs)
 
     def by_id(field: pa.Field, theirs: list[pa.Field]) -> pa.Field | None:

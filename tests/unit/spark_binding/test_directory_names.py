@@ -17,6 +17,7 @@ from fastbuf.errors import SchemaError
 from fastbuf_spark.driver.directory_names import partition_types
 from fastbuf_spark.driver.files import File
 from fastbuf_spark.driver.splits import fragments
+from fastbuf_spark.formats.parquet import Parquet
 from fastbuf_spark.worker.writing import folder_of
 
 
@@ -34,7 +35,7 @@ def read(folder: Path, kind: pa.DataType) -> list[object]:
     """The values of ``t`` that a reader with this type finds."""
     paths = sorted(folder.rglob("*.parquet"))
     files = [File(str(p), 1, 0, (("t", p.parent.name.removeprefix("t=").replace("%3A", ":")),)) for p in paths]
-    found = fragments(fs.LocalFileSystem(), files, ds.ParquetFileFormat(), {"t": kind})
+    found = fragments(fs.LocalFileSystem(), files, Parquet(), {"t": kind})
     schema = pa.schema([("n", pa.int64()), ("t", kind)])
     tables = [ds.Scanner.from_fragment(fragment, schema=schema).to_table() for _, fragment in found]
     return list(pa.concat_tables(tables)["t"].to_pylist())

@@ -1,0 +1,120 @@
+"""Filters, as expressions of pyarrow: which columns they need, and of which rows they cannot be true."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property, reduce
+from itertools import combinations
+from operator import and_
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_FLOATS = 4  #: columns of floats in a filter; with more of them bounds are not looked at
+
+
+def check_filter(expression: Any, schema: pa.Schema) -> None:
+    """ConfigError unless this is an expression of pyarrow whose columns are in the schema."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not isinstance(expression, pc.Expression):
+        raise ConfigError(
+            f"filter is {expression!r:.100} ({type(expression).__name__}): give a pyarrow.compute expression, as in "
+            "pc.field('amount') > 3"
+        )
+    try:
+        # Of a row: without one some functions do not look at types
+        pa.table([pa.nulls(1, field.type) for field in schema], schema.names).filter(expression)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
+        said = str(error).splitlines()[0]
+        if "Precision is not great enough" in said:
+            said = "a decimal is compared with a whole number: give a decimal.Decimal"
+        raise ConfigError(f"filter {expression} is not valid here: {said}; the columns are {schema.names}") from error
+
+
+def _is_valid(filter: Any, schema: pa.Schema) -> bool:
+    import pyarrow as pa
+
+    try:
+        schema.empty_table().filter(filter)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError):
+        return False
+    return True
+
+
+def used(filter: Any, schema: pa.Schema, among: Sequence[str] | None = None) -> list[str]:
+    """The columns that an expression refers to, of those ``among``."""
+    import pyarrow as pa
+
+    names = schema.names if among is None else among
+    if not names or _is_valid(filter, pa.schema([field for field in schema if field.name not in names])):
+        return []
+    half = len(names) // 2
+    return used(filter, schema, names[:half]) + used(filter, schema, names[half:]) if half else list(names)
+
+
+def needs_values(filter: Any, name: str, schema: pa.Schema) -> bool:
+    """Whether an expression needs the values of a column: it is not valid then for one of a type without values."""
+    import pyarrow as pa
+
+    at = schema.get_field_index(name)
+    return not _is_valid(filter, schema.set(at, pa.field(name, pa.struct([]))))
+
+
+class Skipping:
+    """Of which rows a filter cannot be true, by what is known of all of them."""
+
+    def __init__(self, filter: Any, schema: pa.Schema) -> None:
+        self.filter = filter
+        self.schema = schema
+        self.columns = [] if filter is None else used(filter, schema)  #: those that the filter refers to
+
+    @cached_property
+    def cases(self) -> list[dict[str, Any]]:
+        """What may be true of rows whose bounds are told: nothing more, or that floats are NaN, which bounds leave out.
+
+        Of each case the columns that are NaN, with expressions that say so.  None of them: bounds tell nothing.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        def has_floats(kind: pa.DataType) -> bool:
+            return pa.types.is_floating(kind) or any(has_floats(kind.field(i).type) for i in range(kind.num_fields))
+
+        kinds = {name: self.schema.field(name).type for name in self.columns}
+        floats = [name for name, kind in kinds.items() if has_floats(kind)]
+        if len(floats) > MOST_FLOATS or not all(pa.types.is_floating(kinds[name]) for name in floats):
+            return []
+        return [
+            {name: pc.field(name) == pa.scalar(float("nan"), kinds[name]) for name in names}
+            for number in range(len(floats) + 1)
+            for names in combinations(floats, number)
+        ]
+
+    def skips(self, known: Any, bounds: Mapping[str, Any] | None = None) -> bool:
+        """Whether it is true of no row of which other expressions are true.
+
+        Parameters
+        ----------
+        bounds
+            What is told of the values of some columns, but for NaN.
+        """
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+        from pyarrow import fs
+
+        cases = self.cases if bounds else [{}]
+        layout, system = ds.IpcFileFormat(), fs.LocalFileSystem()  # any, for a file that is not opened
+        for case in cases if self.columns else ():
+            told = reduce(and_, (dict(bounds or {}) | case).values(), known)
+            file = layout.make_fragment("x", system, partition_expression=told)
+            try:
+                if list(ds.FileSystemDataset([file], self.schema, layout, system).get_fragments(self.filter)):
+                    return False
+            except pa.ArrowInvalid:  # it has no value of NaN: reading tells it, if there is one
+                return False
+        return bool(self.columns and cases)

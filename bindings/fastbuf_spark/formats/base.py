@@ -1,0 +1,246 @@
+"""What a format of files is asked: by the driver, and by the tasks that read."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from fastbuf.errors import ConfigError, SchemaMismatch
+from fastbuf_spark.schema import alters
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from fastbuf_spark.driver.files import File
+    from fastbuf_spark.driver.sources import Asked
+    from fastbuf_spark.expressions import Skipping
+
+BATCH_ROWS = 64 << 10
+READERS = 16  #: threads that read what files tell of themselves
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A file, as ``pyarrow.dataset`` has it, of a format that is none of pyarrow's.
+
+    Attributes
+    ----------
+    partition_expression
+        What is true of all its rows: the values in the names of its directories.
+    """
+
+    path: str
+    filesystem: Any
+    partition_expression: Any
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of files.  One with its settings goes to the tasks that read.
+
+    Attributes
+    ----------
+    name
+        Of its module, and in the names of readers.
+    title
+        In messages.
+    by_name
+        Whether the columns of a schema are found by their names; else by their places.
+    any_case
+        Whether these names may differ in case, as for Spark unless it is told otherwise.
+    filters
+        Whether ``read`` leaves out rows that do not match the filter.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    by_name: ClassVar[bool] = True
+    any_case: ClassVar[bool] = True
+    filters: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """The format as options of its reader have it."""
+        return cls()
+
+    # Of the driver
+
+    def check(self, asked: Asked, schema: StructType) -> None:
+        """Raise an error if files are not read with this schema, which a user has given."""
+
+    def check_files(self, files: Sequence[File]) -> None:
+        """Raise an error if one of these files is not read."""
+
+    def placed(self, schema: StructType) -> Self:
+        """The format of files that have these columns."""
+        return self
+
+    def schema(self, asked: Asked, system: Any, paths: Sequence[str], files: Sequence[File]) -> StructType:
+        """Spark's schema of files: that of the first one, or with ``mergeSchema`` those of all.
+
+        Raises
+        ------
+        ConfigError
+            There are no files.
+        """
+        at = self.tell(asked, system, paths, [file.path for file in files])
+        if not at:
+            raise ConfigError(f"{paths[0]} has no {self.title} files to take the schema from: give schema=")
+
+        def of(path: str) -> tuple[str, StructType]:
+            with with_path(path):
+                return path, self.schema_of(asked, self.fragment(path, system))
+
+        if not asked.is_set("mergeSchema"):
+            return of(at[0])[1]
+        from fastbuf_spark.driver.merged_schemas import merged
+
+        with ThreadPoolExecutor(READERS) as readers:
+            return merged(readers.map(of, at), asked.is_set("caseSensitive"))
+
+    def tell(self, asked: Asked, system: Any, paths: Sequence[str], files: list[str]) -> list[str]:
+        """The paths of the files that tell the schema, in the order in which they count."""
+        return files
+
+    def schema_of(self, asked: Asked, fragment: Any) -> StructType:
+        """Spark's schema of a file.  A column that is not read stands refused (``driver.file_types``)."""
+        from fastbuf_spark.driver.file_types import of_arrow
+
+        fields = self.fields(fragment)
+        assert fields is not None
+        return of_arrow(fields)
+
+    def fragment(self, path: str, system: Any, known: Any = None) -> Any:
+        """A file; ``known``: an expression that is true of all its rows."""
+        import pyarrow.compute as pc
+
+        return Fragment(path, system, pc.scalar(True) if known is None else known)
+
+    def split(
+        self, fragment: Any, size: int, schema: pa.Schema, skipping: Skipping | None
+    ) -> list[tuple[Any, int, int]]:
+        """The parts of a file that may have rows to read, each with its rows (0: not known) and bytes."""
+        return [(fragment, 0, size)]
+
+    def joined(self, one: Any, other: Any) -> Any:
+        """Two parts as one, if the other goes on where the one ends; None if they are not to be joined."""
+        return None
+
+    # Of the tasks
+
+    def fields(self, fragment: Any) -> pa.Schema | None:
+        """Names and types of the columns of a file; None: they are not known before its rows are read."""
+        return None
+
+    def check_fragment(self, fragment: Any, schema: pa.Schema) -> None:
+        """SchemaMismatch if Arrow would read other values than a file has, where Spark refuses it."""
+        import pyarrow.dataset as ds
+
+        fields = self.fields(fragment)
+        if fields is None:
+            return
+        named = ds.get_partition_keys(fragment.partition_expression)  # the directories' names have the values then
+        theirs = {field.name: field.type for field in fields if field.name not in named}
+        for field in schema:
+            other = theirs.get(field.name, field.type)
+            if alters(other, field.type, by_name=True):
+                raise SchemaMismatch(
+                    f"{fragment.path}: column {field.name!r} is {other} there, and to be read as {field.type}, the "
+                    "type of the first file or of schema=; give a schema= that fits all files"
+                )
+
+    def read(
+        self, fragment: Any, schema: pa.Schema, names: Sequence[str], skipping: Skipping | None, rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a file, or of a part of it.
+
+        Parameters
+        ----------
+        schema
+            Of what is read: columns that are missing are null, others are cast.
+        names
+            Of the columns to give, in this order.
+        skipping
+            The filter, if ``filters``; None: there is none, or it is not to be looked at.
+        rows
+            Of a batch, about.
+        """
+        raise NotImplementedError
+
+    def has_text(self, kind: pa.DataType) -> bool:
+        """Whether a column of this type is read as text, and converted behind it."""
+        return False
+
+    def pattern(self, kind: pa.DataType) -> str:
+        """Java's pattern of such texts; empty: as Spark writes them."""
+        return ""
+
+
+class Scanned(Format):
+    """A format of which ``pyarrow.dataset`` has a class."""
+
+    filters = True
+
+    def layout(self) -> Any:
+        """That class, with its settings."""
+        raise NotImplementedError
+
+    def fragment(self, path: str, system: Any, known: Any = None) -> Any:
+        return self.layout().make_fragment(path, system, partition_expression=known)
+
+    def fields(self, fragment: Any) -> pa.Schema | None:
+        return fragment.physical_schema
+
+    def read(
+        self, fragment: Any, schema: pa.Schema, names: Sequence[str], skipping: Skipping | None, rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        import pyarrow.compute as pc
+        import pyarrow.dataset as ds
+
+        columns: Any = list(names)
+        if skipping is not None:
+            # Told as a column: as a filter it would leave out row groups by bounds, beside which floats may be NaN
+            kept = max(["kept", *schema.names], key=len) + "?"
+            columns = {name: pc.field(name) for name in names} | {kept: skipping.filter}
+        scanner = ds.Scanner.from_fragment(
+            fragment,
+            schema=schema,
+            columns=columns,
+            batch_size=rows,
+            # A task has one core, and memory for reading ahead is not accounted for
+            batch_readahead=1,
+            fragment_readahead=1,
+            use_threads=False,
+        )
+        for batch in scanner.to_batches():
+            yield batch if skipping is None else batch.select(list(names)).filter(batch.column(kept))
+
+
+class OfDataset(Scanned):
+    """A fragment of a dataset, which knows its own format."""
+
+    name = "dataset"
+    title = "dataset"
+
+    def fields(self, fragment: Any) -> pa.Schema | None:
+        guessed = fragment.format.default_extname in ("csv", "json")
+        return None if guessed else super().fields(fragment)
+
+
+@contextlib.contextmanager
+def with_path(path: str) -> Iterator[None]:
+    """SchemaMismatch with a file's path for an error of Arrow's, which mostly has none."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
+            raise  # of the file system, which names the file, or none of the file's
+        hint = "; Hadoop's .lz4 is another format than Arrow's: use spark.read" if path.endswith(".lz4") else ""
+        place = "" if path in str(error) else f"{path}: "
+        raise SchemaMismatch(f"{place}{error}{hint}") from error
