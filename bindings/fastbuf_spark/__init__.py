@@ -29,7 +29,16 @@ if TYPE_CHECKING:
         reduce_by_key,
     )
     from fastbuf_spark.api.sinks import Written, write_parquet
-    from fastbuf_spark.api.sources import read_csv, read_delta, read_ipc, read_json, read_parquet, scan
+    from fastbuf_spark.api.sources import (
+        read_avro,
+        read_csv,
+        read_delta,
+        read_ipc,
+        read_json,
+        read_orc,
+        read_parquet,
+        scan,
+    )
     from fastbuf_spark.api.tables import write_delta
     from fastbuf_spark.conf import ShuffleConf
     from fastbuf_spark.driver.checks import Preflight, preflight
@@ -83,11 +92,13 @@ __all__ = [
     "pipeline",
     "preflight",
     "progress",
+    "read_avro",
     "read_csv",
     "read_delta",
     "read_iceberg",
     "read_ipc",
     "read_json",
+    "read_orc",
     "read_parquet",
     "read_state",
     "reduce_by_key",
@@ -154,11 +165,13 @@ _HOMES = {
     "pipeline": "api.pipelines",
     "preflight": "driver.checks",
     "progress": "driver.exchanges",
+    "read_avro": "api.sources",
     "read_csv": "api.sources",
     "read_delta": "api.sources",
     "read_iceberg": "api.iceberg",
     "read_ipc": "api.sources",
     "read_json": "api.sources",
+    "read_orc": "api.sources",
     "read_parquet": "api.sources",
     "reduce_by_key": "api.rdds",
     "repartition": "api.dataframe",

@@ -176,6 +176,50 @@ def read_ipc(
     return _read(spark, "ipc", path, None, columns, filter, filesystem, options)
 
 
+def read_orc(
+    spark: Any,
+    path: Any,
+    columns: Iterable[str] | None = None,
+    filter: Any = None,
+    *,
+    schema: StructType | str | None = None,
+    filesystem: Any = None,
+    **options: Any,
+) -> Pipeline:
+    """Read ORC files, with the same columns, types and values as ``spark.read.orc``.
+
+    Parameters are those of :func:`read_parquet`.  Each file is read by one task.
+
+    Notes
+    -----
+    A timestamp that Arrow does not have, before 1677 or after 2262, is an error, and so is one of an hour that a clock
+    in the zone of Spark's JVM shows twice: only Spark tells which one it is.
+    """
+    return _read(spark, "orc", path, schema, columns, filter, filesystem, options)
+
+
+def read_avro(
+    spark: Any,
+    path: Any,
+    columns: Iterable[str] | None = None,
+    filter: Any = None,
+    *,
+    schema: StructType | str | None = None,
+    filesystem: Any = None,
+    **options: Any,
+) -> Pipeline:
+    """Read Avro files, with the columns and types of Spark's own reader; needs the package fastavro, on workers too.
+
+    Parameters are those of :func:`read_parquet`.  Each file is read by one task.
+
+    Notes
+    -----
+    A union is read if it is of one type and null, of ``int`` and ``long``, or of ``float`` and ``double``; a column of
+    another one is refused, and so is one of times of a day, nanoseconds or durations.
+    """
+    return _read(spark, "avro", path, schema, columns, filter, filesystem, options)
+
+
 def scan(spark: Any, dataset: Any, columns: Iterable[str] | None = None, filter: Any = None) -> Pipeline:
     """Read a ``pyarrow.dataset.Dataset`` of files, or a deltalake table; :func:`read_delta` skips more of its files.
 

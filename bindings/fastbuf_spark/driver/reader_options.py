@@ -10,7 +10,7 @@ from typing import Any
 from fastbuf.errors import ConfigError
 
 PREFIX = "spark.sql."
-FILES, LINES = "parquet csv json ipc", "csv json"
+FILES, LINES = "parquet csv json ipc orc avro", "csv json"
 ANY = ("*",)
 FALSE, TRUE, BOTH = ("false",), ("true",), ("true", "false")
 
@@ -26,7 +26,7 @@ class Option:
     settings
         Of the session, without ``spark.sql.``.
     readers
-        Whom it concerns: those of ``parquet``, ``csv``, ``json`` and ``ipc``.
+        Whom it concerns, by the names of formats.
     values
         Which are read as Spark reads them, as patterns; others are refused.
     what
@@ -43,6 +43,7 @@ class Option:
 #: Without a line here an option is refused, and a setting not looked at: of those, ``SAME`` has the ones for files.
 OPTIONS = (
     Option("mergeSchema", "parquet.mergeSchema", "parquet", BOTH, "honoured: the schemas of all files are merged"),
+    Option("mergeSchema", "orc.mergeSchema", "orc", BOTH, "honoured: the schemas of all files are merged"),
     Option("", "parquet.respectSummaryFiles", "parquet", BOTH, "honoured: then those of summaries alone"),
     Option("", "caseSensitive", FILES, BOTH, "honoured"),
     Option("", "parquet.binaryAsString", "parquet", BOTH, "honoured"),
@@ -97,6 +98,11 @@ OPTIONS = (
         ("corrected",),
     ),
     Option("int96RebaseMode", "parquet.int96RebaseModeInRead", "parquet", ("corrected",)),
+    Option("datetimeRebaseMode", "avro.datetimeRebaseModeInRead", "avro", ("corrected",)),
+    Option("", "sources.useV1SourceList", "orc", ("*orc*",), "those with `orc`"),
+    Option("", "sources.useV1SourceList", "avro", ("*avro*",), "those with `avro`"),
+    Option("", "orc.impl", "orc", ("native",)),
+    Option("", "legacy.avro.allowIncompatibleSchema", "avro", FALSE),
     Option("", "parquet.int96AsTimestamp", "parquet", TRUE),
     Option("", "parquet.int96TimestampConversion", "parquet", FALSE),
     Option("", "parquet.fieldId.read.enabled", "parquet", FALSE),
@@ -129,11 +135,15 @@ OPTIONS = (
 #: Settings for files that make no difference to rows: how fast they are read, how they are written, what becomes of a
 #: value that is an error here.
 SAME = (
+    *("avro.compression.codec", "avro.datetimeRebaseModeInWrite", "avro.deflate.level", "avro.filterPushdown.enabled"),
+    *("avro.schemaUrlAllowedSchemes", "avro.xz.level", "avro.zstandard.bufferPool.enabled", "avro.zstandard.level"),
     *("csv.filterPushdown.enabled", "csv.parser.columnPruning.enabled", "csv.parser.inputBufferSize"),
     *("json.enableExactStringParsing", "json.enablePartialResults", "json.filterPushdown.enabled"),
     *("json.useUnsafeRow", "legacy.csv.enableDateTimeParsingFallback", "legacy.json.enableDateTimeParsingFallback"),
     *("legacy.json.allowEmptyString.enabled", "files.supportSecondOffsetFormat", "files.maxPartitionBytes"),
     *("files.maxPartitionNum", "files.minPartitionNum", "files.openCostInBytes", "files.maxRecordsPerFile"),
+    *("orc.aggregatePushdown", "orc.columnarReaderBatchSize", "orc.columnarWriterBatchSize", "orc.compression.codec"),
+    *("orc.enableNestedColumnVectorizedReader", "orc.enableVectorizedReader", "orc.filterPushdown"),
     *("parquet.aggregatePushdown", "parquet.columnarReaderBatchSize", "parquet.compression.codec"),
     *("parquet.datetimeRebaseModeInWrite", "parquet.enableNestedColumnVectorizedReader"),
     *("parquet.enableNullTypeVectorizedReader", "parquet.enableVectorizedReader", "parquet.fieldId.read.ignoreMissing"),
@@ -151,7 +161,7 @@ def read_options(spark: Any, reader: str, given: Mapping[str, Any]) -> dict[str,
     Parameters
     ----------
     reader
-        ``parquet``, ``csv``, ``json`` or ``ipc``.
+        The name of a format.
     given
         Options by their names; None: not given.
 

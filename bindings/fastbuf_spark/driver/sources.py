@@ -116,7 +116,7 @@ def files_source(
     if schema is None:
         schema = format.schema(asked, system, paths, files)
         format.check(asked, schema)
-    return listed_source(asked, format, system, files, schema, types)
+    return listed_source(asked, format.placed(asked, schema), system, files, schema, types)
 
 
 def listed_source(
@@ -131,7 +131,7 @@ def listed_source(
     from pyspark.sql.types import StructField, StructType
 
     types = dict(types or {})
-    format, whole = format.placed(schema), nullable(schema)
+    whole = nullable(schema)
     if format.by_name:
         whole = _with_directories(whole, types, asked.is_set("caseSensitive"))
     else:

@@ -75,7 +75,7 @@ class Format:
     def check_files(self, files: Sequence[File]) -> None:
         """Raise an error if one of these files is not read."""
 
-    def placed(self, schema: StructType) -> Self:
+    def placed(self, asked: Asked, schema: StructType) -> Self:
         """The format of files that have these columns."""
         return self
 
@@ -136,11 +136,18 @@ class Format:
         """Names and types of the columns of a file; None: they are not known before its rows are read."""
         return None
 
-    def check_fragment(self, fragment: Any, schema: pa.Schema) -> None:
-        """SchemaMismatch if Arrow would read other values than a file has, where Spark refuses it."""
+    def check_fragment(self, fragment: Any, fields: pa.Schema | None, schema: pa.Schema) -> None:
+        """SchemaMismatch if Arrow would read other values than a file has, where Spark refuses it.
+
+        Parameters
+        ----------
+        fields
+            Those of the file.
+        schema
+            To read it with.
+        """
         import pyarrow.dataset as ds
 
-        fields = self.fields(fragment)
         if fields is None:
             return
         named = ds.get_partition_keys(fragment.partition_expression)  # the directories' names have the values then

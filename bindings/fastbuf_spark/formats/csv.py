@@ -78,7 +78,7 @@ class Csv(Lines):
         header, null = is_true(options, "header"), options.get("nullValue", "")
         return cls(text_of(options), (), header, sep, escape is not None, quote, comment, null, blank)
 
-    def placed(self, schema: StructType) -> Self:
+    def placed(self, asked: Asked, schema: StructType) -> Self:
         return replace(self, names=tuple(schema.names))
 
     def schema(self, asked: Asked, system: Any, paths: Sequence[str], files: Sequence[File]) -> StructType:

@@ -85,10 +85,10 @@ class Parquet(Scanned):
         known = other.partition_expression
         return other.format.make_fragment(other.path, other.filesystem, partition_expression=known, row_groups=ids)
 
-    def check_fragment(self, fragment: Any, schema: pa.Schema) -> None:
+    def check_fragment(self, fragment: Any, fields: pa.Schema | None, schema: pa.Schema) -> None:
         check_calendar(fragment, schema)
         check_variants(fragment, schema)
-        super().check_fragment(fragment, schema)
+        super().check_fragment(fragment, fields, schema)
 
 
 def row_groups(fragment: Any, schema: pa.Schema, skipping: Skipping | None) -> list[Any]:

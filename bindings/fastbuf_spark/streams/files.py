@@ -93,7 +93,8 @@ def files_source(
         raise ConfigError(f"format is {format!r}: it must be one of {', '.join(CLASSES)}")
     told = read_options(spark, format, options)
     asked, shape = Asked(spark, "stream_files", path, None, None, options=told), struct_type(schema)
-    kind = format_of(format, told).placed(shape)
+    kind = format_of(format, told)
     kind.check(asked, shape)
+    kind = kind.placed(asked, shape)
     read = listed_source(asked, kind, None, [], shape).read  # of no files, as there may be none yet
     return FilesSource(str(path), kind, shape, read, told, max_age_s, bounded)

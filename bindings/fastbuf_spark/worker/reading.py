@@ -125,9 +125,10 @@ class Read:
         rows = BATCH_ROWS
         if piece.rows and piece.nbytes:
             rows = max(LEAST_ROWS, min(rows, BATCH_BYTES * piece.rows // piece.nbytes))
-        fields = format.fields(piece.fragment) if self.any_case else None
-        files = self.files if fields is None else in_file(self.files, piece.fragment, list(fields))
-        format.check_fragment(piece.fragment, files)
+        fields, files = format.fields(piece.fragment), self.files
+        if self.any_case and fields is not None:
+            files = in_file(files, piece.fragment, list(fields))
+        format.check_fragment(piece.fragment, fields, files)
         renamed = not files.equals(self.files)
         # Filters have the users' names, and their types
         late = renamed or bool(self.texts) or piece.kept is not None or not format.filters

@@ -19,8 +19,13 @@ _MOST = (dt.datetime(9999, 1, 1) - _EPOCH) // _MICROSECOND
 _CYCLE = dt.timedelta(days=146_097) // _MICROSECOND
 
 
-def instants(local: pa.Array, zone: str) -> pa.Array:
-    """Instants of times without a zone (microseconds), the earlier one where there are two.
+def instants(local: pa.Array, zone: str, ambiguous: str = "earliest") -> pa.Array:
+    """Instants of times without a zone (microseconds).
+
+    Parameters
+    ----------
+    ambiguous
+        Which one it is where there are two: ``"earliest"``, or ``"raise"``.
 
     Raises
     ------
@@ -34,11 +39,11 @@ def instants(local: pa.Array, zone: str) -> pa.Array:
     late = pc.greater_equal(local, pa.scalar(_LAST, local.type))
     rules = _rules(zone) if pc.any(late).as_py() else None
     if rules is None:
-        return pc.assume_timezone(local, zone, ambiguous="earliest")
+        return pc.assume_timezone(local, zone, ambiguous=ambiguous)
     nothing = pa.scalar(None, local.type)
-    early = pc.assume_timezone(pc.if_else(late, nothing, local), zone, ambiguous="earliest")
+    early = pc.assume_timezone(pc.if_else(late, nothing, local), zone, ambiguous=ambiguous)
     some = pc.if_else(late, local, nothing).dictionary_encode()
-    times = [_instant(time, rules) for time in some.dictionary.cast(pa.int64()).to_pylist()]
+    times = [_instant(time, rules, ambiguous) for time in some.dictionary.cast(pa.int64()).to_pylist()]
     return pc.coalesce(early, pa.array(times, pa.int64()).cast(early.type).take(some.indices))
 
 
@@ -58,7 +63,7 @@ def _rules(zone: str) -> Any:
         return None
 
 
-def _instant(time: int, rules: Any) -> int:
+def _instant(time: int, rules: Any, ambiguous: str) -> int:
     import pyarrow as pa
 
     cycles = max(0, (time - _MOST) // _CYCLE + 1)
@@ -66,4 +71,6 @@ def _instant(time: int, rules: Any) -> int:
     instant = local.replace(tzinfo=rules).astimezone(dt.UTC)
     if instant.astimezone(rules).replace(tzinfo=None) != local:
         raise pa.ArrowInvalid(f"{local} does not exist in {rules.key}")
+    if ambiguous == "raise" and local.replace(tzinfo=rules, fold=1).astimezone(dt.UTC) != instant:
+        raise pa.ArrowInvalid(f"{local} comes twice in {rules.key}")
     return (instant.replace(tzinfo=None) - _EPOCH) // _MICROSECOND + cycles * _CYCLE
