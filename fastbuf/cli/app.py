@@ -149,8 +149,8 @@ def _in_a_folder(path: Path) -> None:
 
 
 @cli.command()
-@click.argument("source", type=click.Path(exists=True, path_type=Path))
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("source")
+@click.argument("target")
 @click.option("--key", "keys", required=True, multiple=True, help="Column to shuffle by; may be given several times.")
 @click.option("--partitions", required=True, type=click.IntRange(1), help="Partitions after the shuffle.")
 @click.option(
@@ -166,9 +166,13 @@ def _in_a_folder(path: Path) -> None:
 @click.option("--before-schema", default=None, metavar="DDL", help="What --before gives; else the input's.")
 @click.option("--mode", default="auto", show_default=True, type=click.Choice(MODES))
 @click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
-@click.option("--overwrite", is_flag=True, help="Replace OUT.parquet if it is there.")
+@click.option("--overwrite", is_flag=True, help="Replace TARGET if it is there.")
 def shuffle(**options: Any) -> None:
-    """Shuffle IN.parquet by a key, run a Python function on each partition, write OUT.parquet."""
+    """Shuffle SOURCE by a key, run a Python function on each partition, write TARGET.
+
+    Each is a path or URI (s3://, s3a://, gs://, abfs://, hdfs://) of Parquet files, or of a Delta table: one that is
+    there is known by its log, a new one is written as delta:TARGET.
+    """
     from fastbuf.cli import shuffle as module
 
     sys.exit(module.run(Console(), **options))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import re
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
+from fastbuf.cli.places import Place
 from fastbuf.errors import ConfigError, text_of
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def find_function(name: str) -> Callable[..., Any]:
     return function
 
 
-def check_target(source: Path, target: Path, overwrite: bool) -> Path:
+def check_target(source: Path | None, target: Path, overwrite: bool) -> Path:
     """The target without links in its path: what a link points to is replaced, and the link stays.
 
     Raises
@@ -69,31 +70,24 @@ def check_target(source: Path, target: Path, overwrite: bool) -> Path:
         return resolved
     if not overwrite:
         raise ConfigError(f"{target} is already there: choose another name, or say --overwrite")
-    read = source.resolve()
-    linked = [path.resolve() for path in read.rglob("*") if path.is_symlink()] if read.is_dir() else []
-    if any(path.is_relative_to(resolved) for path in (read, *linked)) or resolved.is_relative_to(read):
+    read = source.resolve() if source is not None else None  # of another file system
+    linked = [path.resolve() for path in read.rglob("*") if path.is_symlink()] if read and read.is_dir() else []
+    if read and (any(path.is_relative_to(resolved) for path in (read, *linked)) or resolved.is_relative_to(read)):
         raise ConfigError(f"--overwrite would delete what is read, {source}, with {target}: choose another name")
     if Path.cwd().is_relative_to(resolved):
         raise ConfigError(f"--overwrite would delete the current directory with {target}: choose another name")
     return resolved
 
 
-def checked_keys(source: Path, keys: Sequence[str]) -> list[str]:
+def checked_keys(source: Place, keys: Sequence[str]) -> list[str]:
     """The keys as Spark takes them: a column whose name has a dot is quoted.
 
     Raises
     ------
     ConfigError
-        A key is no column of the file, nor a field in one; said before Spark is started.
+        A key is no column of the source, nor a field in one; said before Spark is started.
     """
-    import pyarrow as pa
-    import pyarrow.dataset
-
-    try:
-        parts = "hive" if source.is_dir() else None  # of the directories above a file nothing is read
-        columns = pyarrow.dataset.dataset(source, format="parquet", partitioning=parts).schema.names
-    except (pa.ArrowException, OSError) as error:
-        raise ConfigError(f"{source} cannot be read as Parquet: {error}") from error
+    columns = source.columns()
     names = {column.casefold() for column in columns}
     lacking = [
         key
@@ -101,20 +95,15 @@ def checked_keys(source: Path, keys: Sequence[str]) -> list[str]:
         if not key.startswith("`") and not {key.casefold(), key.partition(".")[0].casefold()} & names
     ]
     if lacking:
-        raise ConfigError(f"{source} has no column {', '.join(lacking)}; it has: {', '.join(columns) or 'none'}")
+        raise ConfigError(f"{source.where} has no column {', '.join(lacking)}; it has: {', '.join(columns) or 'none'}")
     return [f"`{key.replace('`', '``')}`" if key in columns and "." in key else key for key in keys]
-
-
-def literal(path: Path) -> str:
-    """The path without links, for readers that take some characters of names for a pattern, as Spark does."""
-    return re.sub(r"([\\*?{}\[\]])", r"\\\1", str(path.resolve()))
 
 
 def run(
     console: Console,
     *,
-    source: Path,
-    target: Path,
+    source: str,
+    target: str,
     keys: Sequence[str],
     partitions: int,
     func: str,
@@ -128,7 +117,13 @@ def run(
     """Read ``source``, shuffle it by ``keys``, and write the results of ``func`` for each partition to ``target``."""
     if before_schema and not before:
         raise ConfigError("--before-schema is what --before gives: say --before too, or --schema for what --func gives")
-    place = check_target(source, target, overwrite)
+    given, place = Place.of(source), Place.of(target)
+    if not given.has():
+        raise ConfigError(f"{source} does not exist")
+    if place.path is not None and not place.is_delta:
+        place = replace(place, where=str(check_target(given.path, place.path, overwrite)))
+    elif place.has() and not overwrite:
+        raise ConfigError(f"{target} is already there: choose another name, or say --overwrite")
     # Spark's workers import the function by its module's name, so they need this directory too.  Set it before Spark
     # starts.
     here = str(Path.cwd())
@@ -137,7 +132,7 @@ def run(
     second = find_function(func)
     first = find_function(before) if before else None
     if not (first and before_schema):
-        keys = checked_keys(source, keys)
+        keys = checked_keys(given, keys)
 
     import fastbuf_spark as fbs
     from fastbuf.cli.spark import session
@@ -145,7 +140,7 @@ def run(
     with session("fastbuf shuffle", master) as (spark, log):
         if not master.startswith("local"):
             _ship(spark, [func, before])
-        stages = fbs.read_parquet(spark, literal(source))
+        stages = given.read(spark)
         if first:
             stages = stages.map_in_arrow(first, before_schema or stages.schema)
         stages = stages.shuffle(*keys, partitions=partitions, mode=mode)
@@ -153,7 +148,8 @@ def run(
         begin = time.perf_counter()
         about = f"{source} -> {partitions} partitions by {', '.join(keys)} (Spark's log: {log})"
         with console.status(escape(about)):
-            rows = _write(stages, place)
+            is_file = place.path is not None and place.path.is_file()
+            rows = _in_place_of_a_file(stages, place) if is_file else place.write(stages, place.has())
         seconds = time.perf_counter() - begin
         done = fbs.last_run()
     say = partial(console.print, markup=False, highlight=False, emoji=False)
@@ -176,16 +172,12 @@ def _ship(spark: Any, names: list[str | None]) -> None:
             spark.sparkContext.addPyFile(spec.origin)
 
 
-def _write(stages: Pipeline, target: Path) -> int:
-    """Write to the target in one step; the number of rows.
-
-    A directory is replaced by a directory.  In the place of a file one is written beside it first.
-    """
-    if not target.is_file():
-        return stages.write_parquet(str(target), mode="overwrite" if target.exists() else "error").rows
-    with tempfile.TemporaryDirectory(prefix=".fastbuf-shuffle-", dir=target.parent) as beside:
+def _in_place_of_a_file(stages: Pipeline, target: Place) -> int:
+    """Write a directory beside the file, and put it there; the number of rows."""
+    there = Path(target.where)
+    with tempfile.TemporaryDirectory(prefix=".fastbuf-shuffle-", dir=there.parent) as beside:
         file = Path(beside) / "made"
         rows = stages.write_parquet(str(file)).rows
-        target.unlink()
-        file.rename(target)
+        there.unlink()
+        file.rename(there)
     return rows

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -535,3 +536,60 @@ def test_what_cannot_be_is_said_at_once(spark: Any, tmp_path: Path) -> None:
     finally:
         spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "codec", "groups"),
+    [
+        ({}, {}, "SNAPPY", {3000: 1}),
+        ({"row_group_size": 1000}, {"spark.sql.parquet.compression.codec": "zstd"}, "ZSTD", {1000: 3}),
+        ({"compression": "UNCOMPRESSED"}, {"spark.sql.parquet.compression.codec": "gzip"}, "UNCOMPRESSED", {3000: 1}),
+        ({}, {"spark.hadoop.parquet.block.size": "1"}, "SNAPPY", {1000: 3}),
+        ({"compression": "lz4_raw"}, {"spark.sql.files.maxRecordsPerFile": "700"}, "LZ4", {700: 4, 200: 1}),
+    ],
+)
+def test_files_are_written_as_people_set_it(
+    spark: Any, tmp_path: Path, given: Any, settings: dict[str, str], codec: str, groups: dict[int, int]
+) -> None:
+    """By arguments, or by what Spark's own writer is told."""
+    df = spark.range(0, 3000, 1, 1)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        wrote = fbs.write_parquet(df, tmp_path / "a", **given)
+    finally:
+        for name in ("spark.sql.execution.arrow.maxRecordsPerBatch", *settings):
+            spark.conf.unset(name)
+    files = [pq.ParquetFile(path).metadata for path in (tmp_path / "a").glob("*.parquet")]
+    found = [file.row_group(i) for file in files for i in range(file.num_row_groups)]
+    assert Counter(group.num_rows for group in found) == groups
+    assert {group.column(0).compression for group in found} == {codec}
+    assert (wrote.rows, wrote.files) == (3000, len(files))
+    assert len(files) == (5 if "700" in settings.values() else 1)
+    assert spark.read.parquet(str(tmp_path / "a")).distinct().count() == 3000
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "said"),
+    [
+        ({"compression": "lzo"}, {}, "compression is 'lzo'"),
+        ({}, {"spark.sql.parquet.compression.codec": "lzo"}, r"spark\.sql\.parquet\.compression\.codec is 'lzo'"),
+        ({"row_group_size": 0}, {}, "row_group_size is 0"),
+        ({}, {"spark.hadoop.parquet.block.size": "64m"}, "block.size is '64m': give a whole number"),
+        ({}, {"spark.sql.parquet.writeLegacyFormat": "true"}, "writeLegacyFormat is 'true'"),
+        ({}, {"spark.sql.parquet.outputTimestampType": "INT96"}, "outputTimestampType is 'INT96'"),
+    ],
+)
+def test_what_a_writer_does_not_honour(
+    spark: Any, tmp_path: Path, given: Any, settings: dict[str, str], said: str
+) -> None:
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        with pytest.raises(ConfigError, match=said):
+            fbs.write_parquet(spark.range(3), tmp_path / "a", **given)
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+    assert os.listdir(tmp_path) == []

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fastbuf.errors import ConfigError, ResourceError
+from fastbuf.errors import ResourceError
 from fastbuf_spark.api.pipelines import Pipeline, pipeline
-from fastbuf_spark.api.sinks import CODECS, Written, _columns, _files
+from fastbuf_spark.api.sinks import Written, _columns, _files
 from fastbuf_spark.api.tables import MODES, check_overwrites, committed
 from fastbuf_spark.driver.checks import check_mode
 from fastbuf_spark.driver.file_types import nullable
 from fastbuf_spark.driver.iceberg import iceberg_source
 from fastbuf_spark.driver.iceberg_commit import IcebergCommit, check_columns
 from fastbuf_spark.driver.table_columns import renamed
+from fastbuf_spark.driver.writer_options import codec
 
 
 def read_iceberg(
@@ -118,8 +119,7 @@ def write_iceberg(
     """
     given = pipeline(df)
     check_mode(mode, MODES)
-    if compression is not None and compression not in CODECS:
-        raise ConfigError(f"compression is {compression!r}: it must be one of {', '.join(CODECS)}")
+    compression = None if compression is None else codec(compression)
     check_overwrites(mode, predicate=predicate, read_snapshot=read_snapshot)
     at, plan = given._terminal()
     schema, every = at.schema, tuple(range(len(at.schema)))

@@ -274,13 +274,15 @@ class Pipeline:
         partition_by: str | Iterable[str] | None = None,
         mode: str = "error",
         *,
-        compression: str = "snappy",
+        compression: str | None = None,
+        row_group_size: int | None = None,
         filesystem: Any = None,
     ) -> Written:
         """Write the rows to Parquet files; see :func:`fastbuf_spark.write_parquet`."""
         from fastbuf_spark.api.sinks import write_parquet
 
-        return write_parquet(self, path, partition_by, mode, compression=compression, filesystem=filesystem)
+        how: dict[str, Any] = {"compression": compression, "row_group_size": row_group_size, "filesystem": filesystem}
+        return write_parquet(self, path, partition_by, mode, **how)
 
     def write_delta(
         self, path: Any, mode: str = "append", partition_by: str | Iterable[str] | None = None, **options: Any

@@ -13,13 +13,13 @@ from fastbuf_spark.driver.commit import MODES, Commit
 from fastbuf_spark.driver.files import file_system
 from fastbuf_spark.driver.jobs import cancelled_with
 from fastbuf_spark.driver.reader_options import is_true
+from fastbuf_spark.driver.writer_options import writing
 from fastbuf_spark.schema import arrow_schema, session_zone, struct_type, types_in
 from fastbuf_spark.worker.writing import REPORT, Write, file_schema, refusals
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-CODECS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
 VERSION = "org.apache.spark.version"
 _NOT_WRITTEN = ("void", "variant", "time(", "geo")
@@ -41,7 +41,8 @@ def write_parquet(
     partition_by: str | Iterable[str] | None = None,
     mode: str = "error",
     *,
-    compression: str = "snappy",
+    compression: str | None = None,
+    row_group_size: int | None = None,
     filesystem: Any = None,
 ) -> Written:
     """Write a DataFrame or a pipeline to Parquet files that Spark can read; runs at once.
@@ -57,8 +58,12 @@ def write_parquet(
     mode
         What to do if the directory exists: ``"error"``, ``"overwrite"`` or ``"append"``.
     compression
-        ``"snappy"``, ``"zstd"``, ``"gzip"``, ``"lz4"``, ``"brotli"`` or ``"none"``.  Spark reads brotli only where
-        somebody has added the codec to it.
+        ``"snappy"``, ``"zstd"``, ``"gzip"``, ``"lz4"``, ``"brotli"`` or ``"none"``; default: as
+        ``spark.sql.parquet.compression.codec`` says, else snappy.  Spark reads brotli only where somebody has added the
+        codec to it.
+    row_group_size
+        Most rows of a row group.  One has also no more bytes in memory than ``spark.hadoop.parquet.block.size`` says,
+        else 64 MiB, or than the writer's memory.
     filesystem
         A file system of pyarrow or fsspec; default: that of the URI, or the local one.
 
@@ -84,8 +89,6 @@ def write_parquet(
 
     given = pipeline(df)
     check_mode(mode, MODES)
-    if compression not in CODECS:
-        raise ConfigError(f"compression is {compression!r}: it must be one of {', '.join(CODECS)}")
     system, paths = file_system(path, filesystem)
     if len(paths) != 1:
         raise ConfigError(f"path is {path!r:.100}: give the path of one directory")
@@ -93,6 +96,7 @@ def write_parquet(
         raise ConfigError(f"path {paths[0]!r:.100} has a wildcard: give the path of one directory")
     at, plan = given._terminal()
     spark, schema = plan.spark, at.schema
+    compression, limits = writing(spark, compression, row_group_size)
     case = is_true(spark.conf.getAll, "spark.sql.caseSensitive")
     by = _by(partition_by, schema.names, case)
     columns = _columns(schema, tuple(by.values()), case)
@@ -118,6 +122,7 @@ def write_parquet(
             tuple(by.items()),
             compression,
             plan.conf.memory_bytes,
+            limits,
         )
         df = at.then(write, struct_type(REPORT)).to_df()
         with cancelled_with(spark):

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, ResourceError
-from fastbuf_spark.api.sinks import CODECS, Written, _by, _columns, _files
+from fastbuf_spark.api.sinks import Written, _by, _columns, _files
 from fastbuf_spark.driver.checks import check_mode
 from fastbuf_spark.driver.commit import is_dead, owner_of
 from fastbuf_spark.driver.delta import location, opened
 from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns, check_table, existing
 from fastbuf_spark.driver.jobs import cancelled_with
 from fastbuf_spark.driver.table_columns import renamed
+from fastbuf_spark.driver.writer_options import writing
 from fastbuf_spark.schema import struct_type
 from fastbuf_spark.worker.delta import DeltaWrite
 from fastbuf_spark.worker.writing import REPORT, Write, refusals
@@ -39,7 +40,8 @@ def write_delta(
     *,
     predicate: Sequence[tuple[str, str, Any]] | None = None,
     read_version: int | None = None,
-    compression: str = "snappy",
+    compression: str | None = None,
+    row_group_size: int | None = None,
     filesystem: Any = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Written:
@@ -61,7 +63,7 @@ def write_delta(
     read_version
         The version of the table that the rows come from: an overwrite replaces what that version has, and what others
         have added since stays.
-    compression
+    compression, row_group_size
         As for :func:`write_parquet`.
     filesystem
         A file system of pyarrow or fsspec by which workers write; default: that of the URI, or the local one.
@@ -90,8 +92,6 @@ def write_delta(
 
     given = pipeline(df)
     check_mode(mode, MODES)
-    if compression not in CODECS:
-        raise ConfigError(f"compression is {compression!r}: it must be one of {', '.join(CODECS)}")
     check_overwrites(mode, predicate=predicate, read_version=read_version)
     system, root, uri = location(path, filesystem)
     at, plan = given._terminal()
@@ -115,9 +115,10 @@ def write_delta(
     chosen = _predicate(predicate, list(by))
     commit = DeltaCommit(uri, storage_options, schema, list(by))
     files = _files(plan.spark, schema, columns)
+    codec, limits = writing(plan.spark, compression, row_group_size)
 
     def write(folder: str) -> DeltaWrite:
-        return DeltaWrite(system, folder, files, columns, tuple(by.items()), compression, plan.conf.memory_bytes)
+        return DeltaWrite(system, folder, files, columns, tuple(by.items()), codec, plan.conf.memory_bytes, limits)
 
     def add(folder: str, rows: Sequence[Any]) -> None:
         made = [Added.of(folder, row.attempt, row.path, row.bytes, row.told) for row in rows]

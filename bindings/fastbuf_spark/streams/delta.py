@@ -17,6 +17,7 @@ from fastbuf.errors import ConfigError
 from fastbuf_spark.driver.delta import location
 from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns, check_table, existing
 from fastbuf_spark.driver.file_types import of_arrow
+from fastbuf_spark.driver.writer_options import codec
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.parquet import MEMORY_BYTES, FileWriter, sync_file
 from fastbuf_spark.streams.sink import CommitFailed, Committable, SinkContext, SinkWriter
@@ -142,4 +143,4 @@ def to_delta(
     choose the interval by the size of files that readers like.
     """
     by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-    return DeltaSink(os.fspath(path), by, compression, storage_options)
+    return DeltaSink(os.fspath(path), by, codec(compression), storage_options)

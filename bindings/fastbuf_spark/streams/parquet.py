@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.checkpoint.store import sync_directory
 from fastbuf.errors import ConfigError
+from fastbuf_spark.driver.writer_options import codec
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.sink import CommitFailed, Committable, SinkContext, SinkWriter
 from fastbuf_spark.worker.writing import Attempt, Write
@@ -170,4 +171,4 @@ def to_parquet(
     files that readers like.
     """
     by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-    return ParquetSink(os.fspath(path), by, compression)
+    return ParquetSink(os.fspath(path), by, codec(compression))

@@ -25,10 +25,17 @@ if TYPE_CHECKING:
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 #: Characters that Spark writes as %XX in names of directories.
 _ESCAPED = frozenset([chr(i) for i in range(1, 32)] + list("\x7f\"#%'*/:=?\\{[]^"))
-MOST_GROUP_BYTES = 64 << 20  #: most bytes of a row group, as held in memory before it is written
-MOST_ROWS = 1 << 20
 MOST_OPEN = 64  #: open files of a task; beyond this the least recently written one is closed
 REPORT = "attempt string, path string, rows long, bytes long, told string"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Most rows of a row group, its most bytes as held in memory before it is written, most rows of a file (0: any)."""
+
+    group_rows: int = 1 << 20
+    group_bytes: int = 64 << 20
+    file_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,7 @@ class Write:
     by: tuple[tuple[str, int], ...]
     compression: str
     memory_bytes: int
+    limits: Limits = Limits()
 
     #: What else pyarrow's writer of Parquet is told
     parquet: ClassVar[Mapping[str, Any]] = {}
@@ -179,11 +187,25 @@ class Attempt:
 
     def add(self, folder: str, part: pa.RecordBatch) -> None:
         """Add rows; if too many are held, write those of the directory with the most."""
+        most = self._write.limits.file_rows
+        while most and part.num_rows > (room := most - self._rows_in(folder)):
+            if room:
+                self._hold(folder, part.slice(0, room))
+            self._close(folder)
+            part = part.slice(room)
+        self._hold(folder, part)
+
+    def _rows_in(self, folder: str) -> int:
+        file = self._files.get(folder)
+        return 0 if file is None else file.all_rows
+
+    def _hold(self, folder: str, part: pa.RecordBatch) -> None:
+        limits = self._write.limits
         file = self._files.get(folder)
         if file is None:
             file = self._files[folder] = self._open(folder)
         self._held += file.hold(part)
-        if file.nbytes >= MOST_GROUP_BYTES or file.rows >= MOST_ROWS:
+        if file.nbytes >= limits.group_bytes or file.rows >= limits.group_rows:
             self._flush(file)
         while self._held > self._write.memory_bytes:
             self._flush(max(self._files.values(), key=lambda each: each.nbytes))
@@ -228,10 +250,14 @@ class _File:
         self.folder = folder
         self._path = folder + name
         self._held: list[pa.Buffer] = []
-        self.rows = self.nbytes = self._all_rows = 0
+        self.rows = self.nbytes = self._written = 0
         self._writer: Any = None
         self._sink: Any = None
         self._footers: list[Any] = []
+
+    @property
+    def all_rows(self) -> int:
+        return self._written + self.rows
 
     @property
     def is_open(self) -> bool:
@@ -253,7 +279,7 @@ class _File:
         with refusals(self._write.folder, self.folder):
             self._flush()
         used = self.nbytes
-        self._all_rows += self.rows
+        self._written += self.rows
         self._held, self.rows, self.nbytes = [], 0, 0
         return used
 
@@ -272,14 +298,14 @@ class _File:
             told = {**write.parquet, "compression": write.compression, "metadata_collector": self._footers}
             self._writer = pq.ParquetWriter(self._sink, write.schema, **told)
         batches = [pa.ipc.read_record_batch(copied, write.schema) for copied in self._held]
-        self._writer.write_table(pa.Table.from_batches(batches), row_group_size=MOST_ROWS)
+        self._writer.write_table(pa.Table.from_batches(batches), row_group_size=write.limits.group_rows)
 
     def close(self) -> tuple[str, str, int, int, str]:
         with refusals(self._write.folder, self.folder):
             self._writer.close()
             size = int(self._sink.tell())
             self._sink.close()
-        return self._attempt, self._path, self._all_rows, size, self._write.told(self._footers[0])
+        return self._attempt, self._path, self.all_rows, size, self._write.told(self._footers[0])
 
     def abandon(self) -> None:
         self._held = []

@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from fastbuf.cli.app import cli
-from fastbuf.cli.shuffle import _write, check_target, checked_keys, find_function
+from fastbuf.cli.places import Place
+from fastbuf.cli.shuffle import _in_place_of_a_file, check_target, checked_keys, find_function
 from fastbuf.cli.spark import session
 from fastbuf.errors import ConfigError, ResourceError
 
@@ -141,7 +142,9 @@ def test_what_a_link_points_to_is_replaced(kept: str, tmp_path: Path) -> None:
         behind.write_bytes(b"old")
     link.symlink_to(behind)
     (behind.parent / ".out-1.parquet.new").mkdir()  # the user's own
-    assert _write(cast(Any, Stages()), check_target(tmp_path / "in.parquet", link, True)) == 3
+    place = Place.of(str(check_target(tmp_path / "in.parquet", link, True)))
+    stages = cast(Any, Stages())
+    assert (_in_place_of_a_file(stages, place) if kept == "file" else place.write(stages, place.has())) == 3
     assert link.is_symlink()
     assert pq.read_table(link).num_rows == 3
     assert sorted(path.name for path in behind.parent.iterdir()) == [".out-1.parquet.new", "out-1.parquet"]
@@ -202,13 +205,44 @@ def test_a_file_in_a_directory_that_is_named_for_its_column(tmp_path: Path) -> N
     (tmp_path / "k=a").mkdir()
     source = tmp_path / "k=a" / "in.parquet"
     pq.write_table(pa.table({"k": [1]}), source)
-    assert checked_keys(source, ["k"]) == ["k"]
+    assert checked_keys(Place.of(str(source)), ["k"]) == ["k"]
 
 
 def test_keys_are_found_as_spark_finds_them(tmp_path: Path) -> None:
     """In any case, with a dot in the name, and in a struct; a key in quotes is left to Spark."""
     source = tmp_path / "in.parquet"
     pq.write_table(pa.table({"User": [1], "a.b": [1], "s": [{"f": 1}]}), source)
-    assert checked_keys(source, ["user", "a.b", "s.f", "`a.b`"]) == ["user", "`a.b`", "s.f", "`a.b`"]
+    assert checked_keys(Place.of(str(source)), ["user", "a.b", "s.f", "`a.b`"]) == ["user", "`a.b`", "s.f", "`a.b`"]
     with pytest.raises(ConfigError, match=r"has no column t\.f; it has: User, a\.b, s"):
-        checked_keys(source, ["user", "t.f"])
+        checked_keys(Place.of(str(source)), ["user", "t.f"])
+
+
+def test_places(tmp_path: Path) -> None:
+    """A Delta table is known by its log, or by what stands before its path; a URI by its scheme."""
+    (tmp_path / "table" / "_delta_log").mkdir(parents=True)
+    pq.write_table(pa.table({"k": [1]}), tmp_path / "in.parquet")
+    for before in ("", "file://"):
+        assert Place.of(f"{before}{tmp_path}/table").is_delta
+        assert not Place.of(f"{before}{tmp_path}/in.parquet").is_delta
+        assert Place.of(f"{before}{tmp_path}/in.parquet").columns() == ["k"]
+        assert Place.of(f"{before}{tmp_path}/in.parquet").has()
+        assert not Place.of(f"{before}{tmp_path}/other").has()
+    assert Place.of(f"delta:{tmp_path}/other") == Place(f"{tmp_path}/other", True)
+    assert Place.of(f"file://{tmp_path}").path is None
+    with pytest.raises(ConfigError, match=r"has credentials"):
+        Place.of("s3://someone:secret@bucket/x")
+
+
+def test_what_is_not_there_or_there_already_is_told_of_uris_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for source, target, said in (
+        (f"file://{tmp_path}/none", "out", "does not exist"),
+        (f"file://{tmp_path}/there", f"file://{tmp_path}/there", "is already there"),
+        (f"file://{tmp_path}/there", f"delta:{tmp_path}/there", "is already there"),
+    ):
+        given = ["shuffle", source, target, "--key", "k", "--partitions", "2", "--func", "json:dumps"]
+        result = CliRunner().invoke(cli, given)
+        assert (result.exit_code, said in result.output) == (1, True), result.output

@@ -1,0 +1,62 @@
+"""How Parquet files are written: by arguments of a writer, else by those settings that Spark's own writer follows."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from fastbuf.errors import ConfigError
+from fastbuf_spark.worker.writing import Limits
+
+CODECS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
+ALIASES = {"uncompressed": "none", "lz4_raw": "lz4"}  #: Spark's names
+CODEC = "spark.sql.parquet.compression.codec"
+BLOCK = "spark.hadoop.parquet.block.size"
+ROWS = "spark.sql.files.maxRecordsPerFile"
+#: Settings with which Spark writes other files, and what they must be
+FIXED = {
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+
+
+def codec(name: Any, whose: str = "compression") -> str:
+    """The name of a compression, by any that Spark or Arrow has for it."""
+    told = str(name).lower()
+    told = ALIASES.get(told, told)
+    if told not in CODECS:
+        raise ConfigError(f"{whose} is {name!r}: it must be one of {', '.join(CODECS)}")
+    return told
+
+
+def writing(spark: Any, compression: str | None, row_group_size: int | None) -> tuple[str, Limits]:
+    """The compression, and what row groups and files have at most.
+
+    Raises
+    ------
+    ConfigError
+        One of the arguments, or of the session's settings, is not honoured: the message names it.
+    """
+    conf = spark.conf.getAll
+    for name, only in FIXED.items():
+        if str(conf.get(name, only)).lower() != only.lower():
+            raise ConfigError(
+                f"{name} is {conf[name]!r}, of which files here know nothing: set it to {only!r}, or let Spark write, "
+                "to_df().write.parquet(path)"
+            )
+    rows = row_group_size
+    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
+        raise ConfigError(f"row_group_size is {rows!r}: give the most rows of a row group, 1 or more")
+    limits = Limits()
+    return codec(conf.get(CODEC, "snappy"), CODEC) if compression is None else codec(compression), Limits(
+        min(rows or limits.group_rows, limits.group_rows),
+        _whole(conf, BLOCK) or limits.group_bytes,
+        _whole(conf, ROWS),
+    )
+
+
+def _whole(conf: Any, name: str) -> int:
+    value = str(conf.get(name, "0")).strip()
+    if not re.fullmatch(r"-?\d+", value):
+        raise ConfigError(f"{name} is {value!r}: give a whole number")
+    return max(0, int(value))
