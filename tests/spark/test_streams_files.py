@@ -9,8 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
+from nights import nightly
+from test_orc_avro import written
 from test_streams_ends import until
 
 import fastbuf_spark as fbs
@@ -33,13 +36,19 @@ def put(folder: Path, name: str, table: pa.Table, format: str) -> None:
         pyarrow.csv.write_csv(table, hidden, pyarrow.csv.WriteOptions(include_header=False, quoting_style="none"))
     elif format == "json":
         table.to_pandas().to_json(hidden, orient="records", lines=True)
+    elif format == "orc":
+        pyarrow.orc.write_table(table, hidden)
+    elif format == "avro":
+        kinds = {"v": "long", "s": "string", "d": "double"}
+        written(hidden, kinds, table.to_pylist())
     else:
         with pa.OSFile(str(hidden), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
     hidden.rename(folder / name)
 
 
-@pytest.mark.parametrize("format", ["parquet", "csv", "json", "ipc"])
+@nightly(format=["orc", "avro"])
+@pytest.mark.parametrize("format", ["parquet", "csv", "json", "ipc", "orc", "avro"])
 def test_files_that_appear_meanwhile(spark: Any, tmp_path: Path, format: str) -> None:
     """Each once, hidden ones never, those that were read before a stop not again; all of them as Spark reads them."""
     folder = tmp_path / "in"
@@ -61,7 +70,7 @@ def test_files_that_appear_meanwhile(spark: Any, tmp_path: Path, format: str) ->
     query = bounded.write_stream(sink, tmp_path / "chk", every=0.1)
     assert query.await_termination(60)
     found = sink.table().sort_by("v")
-    if format == "ipc":
+    if format in ("ipc", "avro"):
         assert found.to_pylist() == rows(0, 160).to_pylist()
         return
     wanted = spark.read.schema(SCHEMA).format(format).load(str(folder)).toArrow().sort_by("v")

@@ -199,7 +199,8 @@ def _text(value: Any) -> str:
 
 
 def _refusal(reader: str, name: str, value: str, option: Option | None) -> str:
-    spark = "" if reader == "ipc" else f"let Spark read the files: fbs.pipeline(spark.read.{reader}(...))"
+    theirs = {"ipc": "", "avro": "format('avro').load(...)"}.get(reader, f"{reader}(...)")
+    spark = theirs and f"let Spark read the files: fbs.pipeline(spark.read.{theirs})"
     if option is None:
         return f"read_{reader} has no argument {name}, and reads with no such option of Spark's: " + (
             f"if there is one, {spark}" if spark else "leave it out"

@@ -43,7 +43,7 @@ def stream_files(
     path
         A directory that all hosts see.  Files must appear whole: write elsewhere and rename, as Spark and fastbuf do.
     format
-        "parquet", "csv", "json" or "ipc".
+        "parquet", "csv", "json", "ipc", "orc" or "avro".
     schema
         A StructType or DDL text.
     bounded
