@@ -25,12 +25,7 @@ CONNECT_TIMEOUT_S = 20.0
 TRANSPORTS = ("auto", "memfd", "tcp")  #: "auto" tries the others in this order
 FLOW_CONTROLS = ("credit", "watermark", "on_off", "stepwise", "pid_rate")  #: in the order of flow_control.pxd
 PING_INTERVAL_S = 10.0
-ON_SLOW_CONSUMER = (
-    "wait",
-    "drop",
-    "disconnect",
-    "drop_oldest",
-)  #: of a broadcast; in the order of result_partition.pxd
+ON_SLOW_CONSUMER = ("wait", "drop", "disconnect", "drop_oldest")  #: of a broadcast; as in result_partition.pxd
 ON_PEER_LOSS = ("error", "forget", "wait")  #: of an input gate; in the order of gate_core.pxd
 _MOST_PER_CHANNEL = 1 << 20  # segments of a channel, or floating ones of a gate: their sums stay within 32 bits
 

@@ -618,7 +618,7 @@ cdef class RecordWriter(BatchWriter):
 
         Their consumers know how many, too: ``records_missed`` in :meth:`InputGate.stats`, once they are past the gap.
         """
-        return self.partition.records_dropped()
+        return self.partition.dropped(records=True)
 
     def totals(self, consumer=None):
         """Buffers sent to each consumer, in a list; final after :meth:`close`, and for a gate of this process once it
@@ -651,6 +651,6 @@ cdef class RecordWriter(BatchWriter):
             "transports": self.partition.transports_used(),
             "fallbacks": self.partition.fallbacks,
             "buffers_dropped": sum(self.partition.dropped()),
-            "records_dropped": sum(self.partition.records_dropped()),
+            "records_dropped": sum(self.partition.dropped(records=True)),
             "consumers_cut": self.partition.consumers_cut,
         }

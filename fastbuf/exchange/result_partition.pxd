@@ -31,9 +31,8 @@ cdef enum OnSlow:               # what becomes of a slow consumer of a broadcast
 cdef struct OpenBuffer:         # writer only
     int32_t segment             # -1: none is open
     uint32_t fill               # may be ahead of what is committed, while `touched`
-    bint skips                  # this consumer does not get the open buffer.  SLOW_DROP: nor the rest of its last record
-    int64_t full_ns             # since when its queue is full, 0: it is not.  Not with SLOW_WAIT
-    uint32_t front              # SLOW_DROP_OLDEST: what its consumer had come to when some was dropped
+    bint skips                  # this consumer does not get the open buffer, nor the rest of its last record
+    int64_t full_ns             # since when its queue is full, 0: it is not.  SLOW_DROP and SLOW_DISCONNECT
     uint64_t dropped            # buffers that it did not get.  Any thread reads
     uint64_t records            # SLOW_DROP_OLDEST: records that it did not get.  Any thread reads
     bint touched                # the record writer still has to commit it
@@ -98,7 +97,6 @@ cdef class ResultPartition:
     cdef WriteState open_shared(self, bint overdraft) noexcept nogil
     cdef bint is_slow(self, OpenBuffer *b) noexcept nogil
     cdef WriteState choose(self, bint within) noexcept nogil
-    cdef bint drop_oldest(self, int part, bint within) noexcept nogil
     cdef int acquire(self, bint overdraft) noexcept nogil
     cdef bint has_room(self, int part) noexcept nogil
     cdef bint any_room(self) noexcept nogil

@@ -313,8 +313,7 @@ cdef class ResultPartition:
         within: it begins within a record.  A consumer gets a record as a whole or not at all.
         """
         cdef OpenBuffer *b
-        cdef int part
-        cdef int takes = 0
+        cdef int part, takes = 0
         cdef bint blocked = False
         if not within:
             self.lagging = False
@@ -323,7 +322,10 @@ cdef class ResultPartition:
             if fb_u32_load_acquire(&self.subs[part].cancelled):
                 continue
             if self.on_slow == SLOW_DROP_OLDEST:
-                blocked |= not self.drop_oldest(part, within)
+                blocked |= not sub_make_way(&self.subs[part], self.patience_ns, <uint32_t> self.left if within else 0,
+                                            &b.dropped, &b.records)
+                # Of a record whose beginning was dropped, the last buffer alone is queued.
+                b.skips = self.subs[part].torn and self.subs[part].skip > self.segment_size
                 takes += 1
                 continue
             if within and b.skips:
@@ -351,24 +353,6 @@ cdef class ResultPartition:
         for part in range(self.subpartitions):
             self.buffers[part].dropped += self.buffers[part].skips
         return WRITE_DROPPED
-
-    cdef bint drop_oldest(self, int part, bint within) noexcept nogil:
-        """Makes room for one more buffer, by dropping the oldest of a slow consumer; False: it is not slow yet."""
-        cdef OpenBuffer *b = &self.buffers[part]
-        cdef Subpartition *s = &self.subs[part]
-        cdef uint32_t unread = sub_unread(s)
-        cdef uint32_t front = fb_u32_load_relaxed(&s.tail) - unread
-        if unread <= s.bound // 2 and front != b.front:
-            b.full_ns = 0               # it has caught up by itself
-        if unread >= s.bound:
-            if not self.is_slow(b):
-                return False
-            b.front = front
-            # An eighth at once, so that each buffer costs a few moves of others, however many there are.
-            b.dropped += sub_drop_oldest(s, s.bound - max(<uint32_t> 1, s.bound // 8), &b.records)
-        s.skip = <uint32_t> self.left if within else 0
-        b.skips = s.torn and s.skip > self.segment_size     # nothing but the rest of a record that it does not get
-        return sub_has_slot(s)
 
     cdef bint is_slow(self, OpenBuffer *b) noexcept nogil:
         cdef int64_t now = fb_now_ns()
@@ -751,13 +735,9 @@ cdef class ResultPartition:
         """Buffers sent, per subpartition; final once the partition is closed (see :meth:`RecordWriter.totals`)."""
         return [fb_u64_load_relaxed(&self.subs[i].buffers) for i in range(self.subpartitions)]
 
-    def dropped(self):
-        """Buffers and events that each consumer of a broadcast did not get, as it was too slow."""
-        return [self.buffers[i].dropped for i in range(self.subpartitions)]
-
-    def records_dropped(self):
-        """Records that each consumer of a broadcast did not get, with ``on_slow_consumer="drop_oldest"``."""
-        return [self.buffers[i].records for i in range(self.subpartitions)]
+    def dropped(self, bint records=False):
+        """Buffers and events, or records, that each consumer of a broadcast did not get, as it was too slow."""
+        return [self.buffers[i].records if records else self.buffers[i].dropped for i in range(self.subpartitions)]
 
     @property
     def consumers_cut(self):

@@ -28,32 +28,32 @@
 # fences, as in Dekker's algorithm).  An end, a cancel or a failure is always notified.
 # tests/models/checker/subpartition.c runs this code under every schedule.
 #
-# Dropping the oldest.  A broadcast with on_slow_consumer="drop_oldest" takes back what a slow consumer has not come to.
-# Then the two ends of what is unread, `tail << 32 | front`, are one word (`ends`), which both sides change by
-# compare-and-swap alone:
-#   claim      drainer: (tail, front) -> (tail, front + 1).  The slot is in its hand until `head` has passed it, and the
-#              writer leaves it alone.  One locked step for each buffer, of such queues only
+# Dropping the oldest.  A broadcast with on_slow_consumer="drop_oldest" takes back what a slow consumer has not come
+# to.  Then the two ends of what is unread, `tail << 32 | front`, are one word (`ends`), and each change of it is one
+# read-modify-write:
+#   claim      drainer: (tail, front) -> (tail, front + 1).  The slot is in its hand until `head` has passed it, and
+#              the writer leaves it alone.  A locked step for each buffer, of such queues only
 #   publish    writer: tail + 1, after the slot is set
 #   take back  writer: (tail, front) -> (front, front).  Then every slot from front on is its own again.  It drops the
 #              oldest buffers, moves the others and the events forward, and publishes them all at once
-# So a slot has one owner at each moment: [head, front) the drainer, [front, tail) nobody until one of the two steps, the
-# rest the writer.  (As the deque of Arora, Blumofe and Plaxton, SPAA 1998, whose thief is the drainer here.)  A word that
-# has its old value again, since as many slots were published as were taken back, does no harm: the slots are read after
-# the claim alone.  Pairing: every change of `ends` is a read-modify-write, release for the slots before it; the claim
-# acquires the last publish.  What a drainer reads of a slot before its claim (finished, committed) is a hint, and atomic.
-# `tail` follows `ends`: it is a hint for the drainer, but once `ended` is set both say the same.
-# Of the slots beyond `bound`, half are for events, half for what is in the drainer's hand: it claims no more than
-# EVENT_SLOTS at once.
-# With `shared`, `ends` is in the shared block, and the writer takes back under the lender's lock, as the collector
-# recycles by the same slots.
+# So a slot has one owner at each moment: [head, front) the drainer, [front, tail) nobody until one of the two steps,
+# the rest the writer.  (As in the deque of Arora, Blumofe and Plaxton, SPAA 1998; the drainer is its thief.)  That the
+# word has an old value again, since as many slots were published as were taken back, does no harm: a slot is read only
+# after its claim.  Pairing: changes of `ends` release the slots that were set before; the claim acquires the last
+# publish, as no plain store ever stands between.  What a drainer reads of a slot before its claim (finished,
+# committed) is a hint, and atomic.  `tail` follows `ends`: a hint for the drainer, but once `ended` is set both say the
+# same.
+# Of the slots beyond `bound`, half are for events, half for what is in the drainer's hand: at most EVENT_SLOTS.
+# With `shared`, `ends` is in the shared block, and the writer takes back under the lender's lock, which guards the
+# slots from `head` on: the collector recycles by them.
 # A consumer goes on at an element: `skip` of a slot says how many of its bytes belong to an element that began before.
-# Where that one is gone, `drained` begins there.  `gap` says how many records are gone just before the slot; the drainer
+# If that one is gone, `drained` begins there.  `gap` says how many records are gone just before the slot: the drainer
 # tells it first, and the reader drops the half element that it may have.
 #
 # Forbidden: draining bytes that were not committed; reusing a slot while the drainer reads it; seeing the end of
 # partition before the last buffer; more than `bound` buffers queued; dropping what the drainer has claimed, or an event;
 # losing a record that no gap counts.
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport fb_au32, fb_au64, fb_event, fb_pad
 from fastbuf.exchange.shared_block cimport SharedLender
@@ -84,7 +84,7 @@ cdef struct Slot:
     fb_au32 finished
 
 
-cdef struct Mark:               # of a slot, where the oldest are dropped; the writer's, then the drainer's, as the slot is
+cdef struct Mark:               # of a slot, where the oldest are dropped; it has the slot's owner
     uint32_t skip               # bytes of the buffer that belong to an element that began before it
     uint64_t gap                # records dropped just before it; the drainer sets it to 0 when it has told
 
@@ -119,6 +119,8 @@ cdef struct Subpartition:
     bint torn                   # the element that the buffer begun next goes on with was dropped
     uint64_t gap                # records dropped before the slot that is queued next
     uint32_t events             # events that are queued, or more
+    int64_t full_ns             # since when the queue is full, until the drainer has come to half of it.  0: it is not
+    uint32_t dropped_at         # what it had come to when some was dropped
     # -- drainer
     fb_pad pad_drainer
     fb_au32 head
@@ -154,7 +156,8 @@ cdef bint sub_has_event_room(Subpartition *s) noexcept nogil
 cdef void sub_push_event(Subpartition *s, EventBlob *event) noexcept nogil
 cdef uint32_t sub_queued(Subpartition *s) noexcept nogil
 cdef uint32_t sub_unread(Subpartition *s) noexcept nogil
-cdef bint sub_has_slot(Subpartition *s) noexcept nogil
+cdef bint sub_make_way(Subpartition *s, int64_t patience_ns, uint32_t skip, uint64_t *dropped,
+                       uint64_t *records) noexcept nogil
 cdef uint32_t sub_drop_oldest(Subpartition *s, uint32_t keep, uint64_t *records) noexcept nogil
 # drainer
 cdef Slot *sub_peek(Subpartition *s) noexcept nogil

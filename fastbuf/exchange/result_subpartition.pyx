@@ -1,6 +1,6 @@
 """The queue of one subpartition (algorithm, pairing and forbidden outcomes are in the ``.pxd``)."""
 
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
@@ -252,11 +252,6 @@ cdef uint32_t sub_unread(Subpartition *s) noexcept nogil:
     return fb_u32_load_relaxed(&s.tail) - <uint32_t> fb_u64_load_acquire(s.ends)
 
 
-cdef bint sub_has_slot(Subpartition *s) noexcept nogil:
-    # Always, if at most `bound` buffers and EVENT_SLOTS events are unread, and no more slots than those in hand.
-    return fb_u32_load_relaxed(&s.tail) - fb_u32_load_acquire(&s.head) <= s.mask
-
-
 cdef uint64_t _records(Subpartition *s, Slot *slot, uint32_t at) noexcept nogil:
     # How many begin in the buffer, from the element at `at` on.  A chunk that spans buffers has one row.
     cdef const uint8_t *data = segment_data(s.pool, slot.segment)
@@ -365,6 +360,30 @@ cdef uint32_t sub_drop_oldest(Subpartition *s, uint32_t keep, uint64_t *records)
     return dropped
 
 
+cdef bint sub_make_way(Subpartition *s, int64_t patience_ns, uint32_t skip, uint64_t *dropped,
+                       uint64_t *records) noexcept nogil:
+    """Makes room for one more buffer, if need be by dropping the oldest; False: the consumer is not slow yet.
+
+    skip: bytes of the next buffer that go on with an element of the last one.
+    """
+    cdef uint32_t unread = sub_unread(s), tail = fb_u32_load_relaxed(&s.tail)
+    cdef int64_t now
+    if unread <= s.bound // 2 and tail - unread != s.dropped_at:
+        s.full_ns = 0                   # it has caught up by itself
+    if unread >= s.bound:
+        now = fb_now_ns()
+        if s.full_ns == 0:
+            s.full_ns = now
+        if now - s.full_ns < patience_ns:
+            return False
+        s.dropped_at = tail - unread
+        # An eighth at once, so that each buffer costs a few moves of others, however many there are.
+        dropped[0] += sub_drop_oldest(s, s.bound - max(<uint32_t> 1, s.bound // 8), records)
+    s.skip = skip
+    # Always, with at most `bound` buffers and EVENT_SLOTS events that are unread, and EVENT_SLOTS in hand.
+    return fb_u32_load_relaxed(&s.tail) - fb_u32_load_acquire(&s.head) <= s.mask
+
+
 # ---- drainer
 
 
@@ -390,8 +409,7 @@ cdef bint sub_held_back(Subpartition *s) noexcept nogil:
 
 
 cdef uint64_t sub_gap(Subpartition *s, uint64_t most) noexcept nogil:
-    """Records that were dropped just before what is next, to be told first; at most so many, the rest with the next call.
-    """
+    """Records that were dropped just before what is next, to be told first; at most so many at once."""
     cdef Slot *slot = sub_peek(s) if s.marks != NULL else NULL
     cdef Mark *mark
     cdef uint64_t gap = 0

@@ -10,7 +10,7 @@
 #   | magic ...   | tail, ended | revoked | head, ended | ends  | reason       | reason      | slots    | events   |
 #   |             | flush_mark  |         | reading     |       |              |             | 64 bytes | 4 KiB    |
 #   +-------------+-------------+---------+-------------+-------+--------------+-------------+----------+----------+
-#     writer, once  writer        writer    reader        both    writer         reader        writer     writer    writes
+#     writer, once  writer        writer    reader        both    writer         reader        writer     writer
 #
 # The segments of the slots between head and tail are lent.  The reader gives them back in order, by moving `head`; it
 # names no segment, so it cannot name a wrong one (memory/lending.pxd needs a return ring).  The record of what is lent

@@ -76,7 +76,8 @@ LOSSES = Metric(
     "1",
     ("exchange", "stage", "kind"),
     "What an exchange that was told to go on has done without: buffers_dropped, records_dropped and consumers_cut of a "
-    "broadcast, records_missed of its slow gate (on_slow_consumer), producers_lost and records_cut of a gate (on_peer_loss), skipped records (on_error)",
+    "broadcast, records_missed of its slow gate (on_slow_consumer), "
+    "producers_lost and records_cut of a gate (on_peer_loss), skipped records (on_error)",
 )
 POOL = Metric(
     "fastbuf_pool_usage_ratio",

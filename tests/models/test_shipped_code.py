@@ -71,6 +71,13 @@ ring_revoked = Scenario("ring, taken back", RING, ("ENDS=2",))
 ring_killed = Scenario("ring, a reader that is killed", RING, ("ENDS=3",), preemptions=1, stale=1)
 ring_burst = Scenario("ring, buffers in a row", RING, ("DRAINS=1", "BURSTS=1"), stale=1)
 ring_told_late = Scenario("ring, told of what is left", RING, ("DRAINS=1", "BUFFERS=1"), stale=1)
+DROPPED = ("DROPS=1", "BOUND=1", "SEGMENTS=3")
+ring_oldest = Scenario("ring, oldest dropped", RING, ("ENDS=0", "BUFFERS=3", *DROPPED), stale=1)
+ring_oldest_two = Scenario("ring, oldest of two dropped", RING, ("ENDS=0", *DROPPED))
+ring_oldest_revoked = Scenario("ring, oldest dropped and taken back", RING, ("ENDS=2", *DROPPED), stale=1)
+ring_oldest_killed = Scenario(
+    "ring, oldest dropped of a reader that is killed", RING, ("ENDS=3", *DROPPED), preemptions=1, stale=1
+)
 bell = Scenario("bell", BELL)
 
 SCENARIOS = [
@@ -109,6 +116,10 @@ SCENARIOS = [
     ring_killed,
     ring_burst,
     ring_told_late,
+    ring_oldest,
+    ring_oldest_two,
+    ring_oldest_revoked,
+    ring_oldest_killed,
     bell,
 ]
 
@@ -123,6 +134,12 @@ NIGHTLY = [
     ring_revoked,
     ring_killed,
     ring_told_late,
+    oldest_two,
+    oldest_event,
+    oldest_enough,
+    ring_oldest,
+    ring_oldest_revoked,
+    ring_oldest_killed,
 ]
 
 PREPARE = "return (uint32_t)(fb_u64_or_seq_cst(&e->word, FB_EVENT_ASLEEP) >> 32);"
@@ -429,11 +446,12 @@ MUTATIONS: dict[str, tuple[Scenario, str, str, str]] = {
         "        if slot.event == NULL and (buffers > keep or",
         "        if (buffers > keep or",
     ),
-    "a place that is used again while the drainer has it": (
-        oldest_round,
-        "exchange/result_subpartition.pyx",
-        "    fb_u32_store_release(&s.head, head + 1)\n    if event",
-        "    fb_u32_store_relaxed(&s.head, head + 1)\n    if event",
+    "a reader that claims by a store": (
+        ring_oldest_two,
+        "exchange/shared_reader.pyx",
+        "            if fb_u64_cas_acq_rel(&self.block.ends, &ends, (ends >> 32) << 32 | <uint32_t> (self.head + 1)):",
+        "            fb_u64_store_release(&self.block.ends, (ends >> 32) << 32 | <uint32_t> (self.head + 1))\n"
+        "            if True:",
     ),
     "what a reader stores, without release": (
         ring_one_segment,

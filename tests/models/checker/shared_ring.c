@@ -3,6 +3,7 @@
  * ENDS: 0 the reader has everything; 1 it has had enough after one buffer; 2 the writer takes all back in the middle, and
  * writes into what has come home at once, so a reader that still looks there is a data race; 3 the reader's process may
  * die at any step, and the writer's is told so.
+ * DROPS: the writer does not wait for room, but takes back what the reader has not claimed, and drops the oldest.
  */
 #include "fastbuf/exchange/shared_reader.c"
 
@@ -36,8 +37,12 @@
 #define DRAINS 0 /* 1: the writer waits until all has come home before it says that it has ended */
 #endif
 
+#ifndef DROPS
+#define DROPS 0
+#endif
+
 const int scenario_threads = ENDS == 3 ? 3 : 2;
-enum { SLOTS = 16 };
+enum { SLOTS = DROPS ? 32 : 16 };
 
 uint8_t segments[SEGMENTS][8];
 fb_event *writer_event;
@@ -51,12 +56,18 @@ static struct __pyx_vtabstruct_7fastbuf_8exchange_13shared_reader_SharedReader t
 static struct __pyx_obj_7fastbuf_6memory_5arena_Arena arena;
 static struct __pyx_obj_7fastbuf_8exchange_8doorbell_Doorbell bell;
 static fb_au32 home[SEGMENTS], abort_asked;
-static int got;
+static int got, came;
+static uint64_t missed, dropped;
 
 static int recycle(void *pool, int32_t i) {
     (void)pool;
     check_that(fb_u32_exchange_acq_rel(&home[i], 1) == 0, "a segment went home twice");
     return 1;
+}
+
+static uint8_t *data_of(void *pool, int32_t i) {
+    (void)pool;
+    return segments[i];
 }
 
 void scenario_setup(void) {
@@ -70,12 +81,14 @@ void scenario_setup(void) {
     fb_u32_init(&abort_asked, 0);
     for (int i = 0; i < SEGMENTS; i++) fb_u32_init(&home[i], 1);
     queue_setup(BOUND, lender, lender_told, recycle);
+    if (DROPS) queue_allow_drops(lender_ends(block), data_of);
     check_that(queue_slots() == SLOTS, "another number of slots than thought");
     lender_setup(block, events, SLOTS, reader_bell, &abort_asked, recycle);
     table.next = READER(next);
     table.advance = READER(advance);
     table.enter = READER(enter);
     table.leave = READER(leave);
+    table.claim = READER(claim);
     table.tell = READER(tell);
     table.writer_ended = READER(writer_ended);
     table.exhausted = READER(exhausted);
@@ -87,12 +100,14 @@ void scenario_setup(void) {
     reader.arena = &arena;
     reader.bell = &bell;
     reader.slots = SLOTS;
+    reader.drops = DROPS;
     arena.base = segments[0];
     arena.segments = SEGMENTS;
     arena.segment_size = 2;
     arena.stride = 8;
     bell.bell = (void *)writer_bell;
-    got = 0;
+    got = came = 0;
+    missed = dropped = 0;
     check_mortal = ENDS == 3 ? 1 : -1;
 }
 
@@ -124,7 +139,8 @@ static void fill(int32_t i, int n) {
 
 static void writer(void) {
     for (int n = 1; n <= BUFFERS; n++) {
-        while (!queue_closed() && !queue_has_room()) {
+        if (DROPS && queue_unread() >= BOUND) queue_drop_oldest(BOUND - 1, &dropped);
+        while (!DROPS && !queue_closed() && !queue_has_room()) {
             uint32_t key = fb_event_prepare(writer_event);
             if (queue_has_room() || queue_closed()) break;
             fb_event_wait(writer_event, key, -1);
@@ -165,11 +181,25 @@ static void reads(void) {
     for (;;) {
         uint32_t key = fb_event_prepare((fb_event *)reader_bell);
         int revoked = 0;
-        while (READER(next)(&reader, FLUSHES, &data, &length, &last) == __pyx_e_7fastbuf_8exchange_13shared_reader_NEWS_BYTES) {
+        for (;;) {
+            int news = READER(next)(&reader, FLUSHES, &data, &length, &last);
+            if (news == __pyx_e_7fastbuf_8exchange_13shared_reader_NEWS_GAP) {
+                missed += *(const uint64_t *)data;
+                continue;
+            }
+            if (news != __pyx_e_7fastbuf_8exchange_13shared_reader_NEWS_BYTES) {
+                check_that(news == __pyx_e_7fastbuf_8exchange_13shared_reader_NEWS_NONE, "the reader takes its writer for broken");
+                break;
+            }
             if (!READER(enter)(&reader)) {
                 revoked = 1;
                 break;
             }
+            if (DROPS) {
+                check_that(length == 2 && data[0] >= got + 2 && data[1] == data[0] + 1, "bytes that are not of one buffer");
+                check_that(data[0] / 2 == ++came + (int)missed, "a gap that was not told before");
+                got = data[0];
+            } else
             for (uint32_t k = 0; k < length; k++) check_that(data[k] == got++ + 2, "bytes out of their order");
             READER(advance)(&reader, length, last);
             if (ENDS == 1 && got >= 2) break;
@@ -201,6 +231,10 @@ void scenario_thread(int thread) {
 }
 
 void scenario_check(void) {
-    check_that(ENDS != 0 || got == 2 * BUFFERS, "bytes that were written were not read");
+    if (DROPS && ENDS == 0) {
+        check_that(missed == dropped && came + missed == BUFFERS, "a gap that nobody knows of");
+        check_that(got == 2 * BUFFERS, "the newest was lost");
+    }
+    check_that(ENDS != 0 || DROPS || got == 2 * BUFFERS, "bytes that were written were not read");
     for (int i = 0; i < SEGMENTS; i++) check_that(fb_u32_load_relaxed(&home[i]), "a segment did not come home");
 }

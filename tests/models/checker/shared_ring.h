@@ -31,6 +31,9 @@ void queue_end(void);
 int queue_closed(void);
 void queue_discard(void);                   /* as a writer whose reader is gone */
 uint32_t queue_slots(void);
+void queue_allow_drops(void *ends, uint8_t *(*data_of)(void *pool, int32_t segment));
+uint32_t queue_unread(void);
+void queue_drop_oldest(uint32_t keep, uint64_t *records);
 
 /* shared_ring_lender.c */
 extern void *const lender;
@@ -41,5 +44,6 @@ void lender_take_home(void);
 void lender_lost(void);                     /* as SharedWriter.lost: the reader's process is dead */
 void lender_give_up(void);                  /* as SharedWriter.release and _revoke of a partition that was aborted */
 size_t block_size(uint32_t slots);
+void *lender_ends(void *block);
 
 #endif

@@ -54,6 +54,10 @@ void lender_give_up(void) {
     LEND(lender_notify)(&x);
 }
 
+void *lender_ends(void *block) {
+    return &((struct __pyx_t_7fastbuf_8exchange_12shared_block_SharedBlock *)block)->ends;
+}
+
 size_t block_size(uint32_t slots) {
     return sizeof(*x.block) + slots * sizeof(struct __pyx_t_7fastbuf_8exchange_12shared_block_SharedSlot);
 }

@@ -31,3 +31,12 @@ void queue_end(void) { SUB(sub_end)(&sub); }
 int queue_closed(void) { return (int)fb_u32_load_acquire(&sub.closed); }
 void queue_discard(void) { SUB(sub_discard)(&sub); }
 uint32_t queue_slots(void) { return sub.mask + 1; }
+
+void queue_allow_drops(void *ends, uint8_t *(*data_of)(void *, int32_t)) {
+    *(void **)&POOL(segment_data) = (void *)data_of;
+    SUB(sub_allow_drops)(&sub, 0);
+    sub.ends = ends;
+}
+
+uint32_t queue_unread(void) { return SUB(sub_unread)(&sub); }
+void queue_drop_oldest(uint32_t keep, uint64_t *records) { SUB(sub_drop_oldest)(&sub, keep, records); }

@@ -71,7 +71,7 @@ def test_two_runs_of_one_name_are_one_series() -> None:
 
 
 def test_what_a_slow_consumer_and_a_lost_producer_cost_is_counted() -> None:
-    """Broadcasts that drop the newest or the oldest, one that cuts off, a gate that forgets a producer, one that skips a record."""
+    """Broadcasts that drop or cut off, a gate that forgets a producer, one that skips a record."""
     rows = fb.RowSerializer(fb.Schema.of(n="int64"))
     config = fb.ExchangeConfig(max_buffers_per_channel=2, buffer_timeout_s=0)
     with fb.ShuffleEnvironment(segments=200, segment_size=64) as env:

@@ -32,7 +32,7 @@ ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
 SECRET = b"memfd"
 SEGMENT = 4096
 # Offsets of shared_block.pxd.
-TAIL, ENDED, HEAD, READER_ENDED, SLOT = 64, 68, 192, 196, 4352
+TAIL, ENDED, HEAD, READER_ENDED, ENDS, SLOT = 64, 68, 192, 196, 256, 4416
 
 
 def until(true: Callable[[], bool], seconds: float = 20.0) -> bool:
@@ -280,14 +280,17 @@ def test_a_coroutine_is_woken() -> None:
 
 
 @pytest.fixture
-def bare() -> Iterator[tuple[fb.RecordWriter, fb.InputGate, memoryview]]:
+def bare(request: pytest.FixtureRequest) -> Iterator[tuple[fb.RecordWriter, fb.InputGate, memoryview]]:
     """Both ends connected by hand, and the block between them."""
+    broadcast = {"selector": fb.broadcast(), "on_slow_consumer": "drop_oldest"}
+    settings: Any = broadcast if getattr(request, "param", "") == "drop_oldest" else {}
     with fb.ShuffleEnvironment(segments=64, segment_size=SEGMENT, shared=True) as env:
         config = fb.ExchangeConfig(transport="tcp")
         gate = env.create_input_gate(ROWS, channels=2, secret=SECRET, config=config)
         writer = env.create_result_partition(ROWS, [gate], channel=1, secret=SECRET, config=config)
         writer.close()
-        other = env.create_result_partition(ROWS, [env.create_input_gate(ROWS, channels=1)], channel=0, config=config)
+        unread = env.create_input_gate(ROWS, channels=1)
+        other = env.create_result_partition(ROWS, [unread], channel=0, config=config, **settings)
         partition = other.partition
         end = SharedWriter(partition, 0)
         reader = SharedReader(
@@ -351,6 +354,43 @@ def test_a_reader_that_gives_back_what_it_was_not_lent(bare: Any, offset: int, v
     assert not writer.cancelled  # looks at what came back
     with pytest.raises(ProtocolError, match="gave back what it was not lent"):
         writer.flush()
+
+
+@pytest.mark.parametrize("bare", ["drop_oldest"], indirect=True)
+@pytest.mark.parametrize(
+    ("offset", "value"),
+    [
+        (HEAD, 1),  # a buffer that it has not claimed, which the writer may drop
+        (HEAD, 2),
+        (ENDS, 2),  # it claims what is not there
+        (ENDS, 0xFFFFFFFF),
+    ],
+)
+def test_a_reader_that_claims_or_gives_back_what_is_not_its_own(bare: Any, offset: int, value: int) -> None:
+    writer, _, words = bare
+    writer.emit((1, "one"))
+    words[offset // 4] = value
+    assert not writer.cancelled
+    with pytest.raises(ProtocolError, match="gave back what it was not lent"):
+        writer.flush()
+
+
+@pytest.mark.parametrize("bare", ["drop_oldest"], indirect=True)
+@pytest.mark.parametrize(
+    ("offset", "value"),
+    [
+        (ENDS, 1),  # as if somebody else had read
+        (ENDS + 4, 5000),  # more buffers than there are slots
+        (SLOT + 20, SEGMENT + 1),  # nothing of the segment is to be read, and more
+    ],
+)
+def test_a_writer_that_drops_what_it_has_not(bare: Any, offset: int, value: int) -> None:
+    writer, gate, words = bare
+    writer.emit((1, "one"))
+    writer.flush()
+    words[offset // 4] = value
+    with pytest.raises(ProtocolError, match="producer somebody"):
+        gate.poll(20)
 
 
 def test_what_is_no_block_of_a_channel(tmp_path: Any) -> None:
