@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     )
     from fastbuf_spark.api.tables import write_delta
     from fastbuf_spark.conf import ShuffleConf
-    from fastbuf_spark.driver.checks import Preflight, preflight
+    from fastbuf_spark.driver.checks import preflight
+    from fastbuf_spark.driver.cluster import Cluster, Preflight
+    from fastbuf_spark.driver.estimate import Estimate, Rates, estimate
     from fastbuf_spark.driver.exchanges import last_run, progress
     from fastbuf_spark.driver.page import ui
     from fastbuf_spark.driver.summary import RunSummary
@@ -63,7 +65,9 @@ if TYPE_CHECKING:
     from fastbuf_spark.worker.stage import ShuffleStage
 
 __all__ = [
+    "Cluster",
     "Cogrouped",
+    "Estimate",
     "Grouped",
     "ObjectSerializer",
     "Pipeline",
@@ -71,6 +75,7 @@ __all__ = [
     "PipelineGroups",
     "Preflight",
     "ProgressBar",
+    "Rates",
     "RunSummary",
     "ShuffleConf",
     "ShuffleStage",
@@ -82,6 +87,7 @@ __all__ = [
     "Written",
     "co_group",
     "combine_by_key",
+    "estimate",
     "group_by",
     "group_by_key",
     "group_with",
@@ -124,14 +130,17 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Cluster": "driver.cluster",
     "Cogrouped": "api.cogroups",
+    "Estimate": "driver.estimate",
     "Grouped": "api.groups",
     "ObjectSerializer": "serializer",
     "Pipeline": "api.pipelines",
     "PipelineCogroups": "api.pipelines",
     "PipelineGroups": "api.pipelines",
-    "Preflight": "driver.checks",
+    "Preflight": "driver.cluster",
     "ProgressBar": "api.progress",
+    "Rates": "driver.estimate",
     "RunSummary": "driver.summary",
     "ShuffleConf": "conf",
     "ShuffleStage": "worker.stage",
@@ -155,6 +164,7 @@ _HOMES = {
     "Written": "api.sinks",
     "co_group": "api.rdds",
     "combine_by_key": "api.rdds",
+    "estimate": "driver.estimate",
     "group_by": "api.dataframe",
     "group_by_key": "api.rdds",
     "group_with": "api.rdds",

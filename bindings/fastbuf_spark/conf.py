@@ -24,7 +24,7 @@ PREFIX = "spark.fastbuf."
 MODES = ("auto", "pipelined", "blocking")
 MAX_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 WORKER_MEMORY = "spark.python.worker.memory"  #: memory for rows and tables of PySpark's own aggregations
-_SIZE = re.compile(r"(?i)^\s*(\d+)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib)?\s*$")
+_SIZE = re.compile(r"(?i)^\s*(\d+)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib|t|tb|tib)?\s*$")
 _SECONDS = re.compile(r"(?i)^\s*(-?\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*$")
 _INTERVAL = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*$")
 _INTERVALS = {
@@ -56,7 +56,7 @@ class Unset(int):
     """A default value: none was given.  It stays one when other fields are replaced."""
 
 
-_FACTOR = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_FACTOR = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _UNIT_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 

@@ -27,6 +27,7 @@ EXTRAS = {
     "uvicorn": "monitor",
 }
 MODES = ("auto", "pipelined", "blocking")
+MOST_TASKS = 1_000_000  #: of a stage, in a plan
 
 
 class Group(click.Group):
@@ -207,6 +208,43 @@ def bench(**options: Any) -> None:
     for path in (options["json_path"], options["svg"]):
         if path is not None:
             _in_a_folder(path)
+    sys.exit(module.run(Console(), **options))
+
+
+def _size(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    """A number of bytes, as in Spark's settings."""
+    from fastbuf_spark.conf import parse_bytes
+
+    return None if text is None else parse_bytes(option.opts[0], text)
+
+
+@cli.command()
+@click.option("--executors", required=True, type=click.IntRange(1), help="Executors of the cluster.")
+@click.option("--cores", required=True, type=click.IntRange(1), help="Cores of each.")
+@click.option("--task-cpus", default=1, show_default=True, type=click.IntRange(1), help="Cores of a task.")
+@click.option("--executors-per-host", default=1, show_default=True, type=click.IntRange(1), help="On each host.")
+@click.option("--bytes", "nbytes", callback=_size, metavar="SIZE", help="Of all rows, as 500g or 10t.")
+@click.option("--rows", type=click.IntRange(1), help="Their number, instead of --bytes.")
+@click.option("--row-bytes", default=40, show_default=True, type=click.IntRange(1), help="Of a row.")
+@click.option("--map-tasks", type=click.IntRange(1, MOST_TASKS), help="Tasks before the shuffle; else one per 128 MiB.")
+@click.option("--partitions", required=True, type=click.IntRange(1, MOST_TASKS), help="Partitions behind it.")
+@click.option("--mode", default="auto", show_default=True, type=click.Choice(MODES))
+@click.option("--memory-bytes", callback=_size, metavar="SIZE", help="spark.fastbuf.memoryBytes; 64m.")
+@click.option("--segment-size", callback=_size, metavar="SIZE", help="spark.fastbuf.segmentSize; 32k.")
+@click.option("--ports", type=(int, int), metavar="MIN MAX", help="spark.fastbuf.portMin and portMax; any.")
+@click.option("--executor-memory", callback=_size, metavar="SIZE", help="For an executor's Python workers.")
+@click.option("--driver-memory", callback=_size, metavar="SIZE", help="For the driver's Python.")
+@click.option("--descriptors", type=click.IntRange(1), help="ulimit -n of each process there; else this one's.")
+@click.option("--write-mb", type=click.FloatRange(1), help="MB/s that a core places and encodes; else measured here.")
+@click.option("--read-mb", type=click.FloatRange(1), help="MB/s that a core decodes; else measured here.")
+@click.option("--network-gbit", type=click.FloatRange(0.01), help="Of a host; else 10.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def plan(**options: Any) -> None:
+    """Say what a shuffle takes on a cluster that is not there, and what breaks first."""
+    from fastbuf.cli import plan as module
+
+    if (options["nbytes"] is None) == (options["rows"] is None):
+        raise click.UsageError("give --bytes or --rows")
     sys.exit(module.run(Console(), **options))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +15,9 @@ from nights import nightly
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, PreflightError, SchemaError
-from fastbuf_spark.driver import exchanges, summary
+from fastbuf_spark.driver import exchanges, summary, talk
+from fastbuf_spark.driver.rendezvous import Rendezvous
+from fastbuf_spark.messages import Message
 
 pytestmark = pytest.mark.spark
 MODES = ["pipelined", "blocking"]
@@ -328,6 +331,45 @@ def test_preflight_gives_figures_and_a_remedy(spark: Any) -> None:
             fbs.preflight(spark, count)
     with pytest.raises(ConfigError, match="give a SparkSession or a SparkContext"):
         fbs.preflight(numbers(spark, 10, 2), 2)
+
+
+def test_a_shuffle_whose_own_settings_give_too_few_segments(spark: Any) -> None:
+    """Before any job, with the setting; each producer would fail in its worker."""
+    conf = fbs.ShuffleConf(memory_bytes="256k")
+    words = "a producer of 9 consumers needs 10 segments of 32768 bytes, and has 8: set spark.fastbuf.memoryBytes=1m"
+    assert words in str(fbs.preflight(spark, 9, conf=conf))
+    with pytest.raises(PreflightError, match=words):
+        fbs.repartition(numbers(spark, 10, 2), 9, "id", mode="pipelined", conf=conf)
+    with pytest.raises(PreflightError, match=words):
+        fbs.partition_by(spark.sparkContext.parallelize([(1, 2)]), 9, mode="pipelined", conf=conf)
+
+
+@pytest.mark.parametrize("mode", ["blocking", "pipelined"])
+def test_tasks_say_what_an_estimate_counts(spark: Any, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one host, where files need no servers; those who take longer than a second say more of the same."""
+    said: Counter[str] = Counter()
+    encode = Message.encode
+    handle = Rendezvous._handle
+
+    def heard(server: Any, connection: Any, message: Any) -> None:
+        said[message.op] += 1
+        handle(server, connection, message)
+
+    def answered(message: Any) -> bytes:
+        said[message.op] += 1
+        return encode(message)
+
+    monkeypatch.setattr(Rendezvous, "_handle", heard)
+    monkeypatch.setattr(Message, "encode", answered)
+    assert fbs.repartition(spark.range(0, 100, 1, 2), 2, "id", mode=mode).count() == 100
+    made = {
+        "blocking": [talk.map_task(0, 1), talk.reduce_task(0)],
+        "pipelined": [talk.consumer(0, 1), talk.producer(0, 1)],
+    }
+    counted = {message.op for each in (talk.GREETING, *made[mode]) for side in each for message in side}
+    in_the_end(lambda: set(said), lambda ops: counted - {"watch"} <= ops)
+    assert set(said) - {"watch"} == counted - {"watch"}
+    assert said["hello"] == 4  # tasks
 
 
 def test_an_input_behind_a_barrier_stage(spark: Any) -> None:

@@ -43,7 +43,7 @@ def fastbuf(*arguments: str, cwd: Path, timeout: float = 500) -> subprocess.Comp
 def test_help_names_the_commands(tmp_path: Path) -> None:
     said = fastbuf("--help", cwd=tmp_path)
     assert said.returncode == 0
-    for command in ("bench", "demo", "doctor", "replay", "shuffle", "top"):
+    for command in ("bench", "demo", "doctor", "plan", "replay", "shuffle", "top"):
         assert command in said.stdout
 
 

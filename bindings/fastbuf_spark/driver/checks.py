@@ -5,12 +5,12 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 from fastbuf.errors import ConfigError, PreflightError
 from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.driver.cluster import Cluster, Preflight, judged
 from fastbuf_spark.driver.mode import choose
 from fastbuf_spark.errors import ArgumentError, ArgumentTypeError, PartitionCountError
 from fastbuf_spark.pyspark_private import concurrent_tasks, is_pinned, is_stopped, own_directory, setting
@@ -19,7 +19,7 @@ from fastbuf_spark.worker.held import HeldRows
 _LOCAL = re.compile(r"local(?:\[\s*([0-9]+|\*)\s*(?:,\s*([0-9]+)\s*)?\])?$")
 APART = "FASTBUF_EXECUTORS_APART"  #: in the environment: tests on one host have file servers, and read from them alone
 ENCRYPTED = "spark.io.encryption.enabled"
-MOST_TASKS = 4  #: for each core of a machine: consumers wait most of the time, but each has a process
+NO_DRIVER = "Spark Connect has no driver process to meet in: use mode='blocking'"
 MAX_PARTITIONS = 1 << 30  #: limit of a division of a 32-bit hash
 #: Objects that users pass instead of a DataFrame: start of the module's name, class, and advice.
 _NO_FRAMES = (
@@ -31,59 +31,6 @@ _NO_FRAMES = (
     ("pyarrow", "Table", "give spark.createDataFrame(table)"),
 )
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*([0-9]+)\s*,\s*([0-9]+)\s*,")
-
-
-@dataclass(frozen=True)
-class Preflight:
-    """Reasons why a shuffle cannot run.  True if there are any, so ``if preflight(...):`` reads as "is it stopped".
-
-    Attributes
-    ----------
-    problems
-        Each reason, with its figures and the setting to change.
-    slots
-        Tasks that Spark runs at once; None if unknown.
-    needed
-        Slots needed: one for each consumer, and one for a producer in pipelined mode.
-    tasks
-        Tasks that one executor runs at once; None if unknown.
-    memory_bytes
-        Bytes of segments that these tasks may hold together.
-    ports
-        Ports over which executors reach each other, one for each consumer, or file server in blocking mode, and the
-        driver's port; empty: they need not.
-    """
-
-    mode: str
-    num_partitions: int
-    slots: int | None
-    problems: tuple[str, ...] = field(default=())
-    needed: int = 0
-    tasks: int | None = None
-    memory_bytes: int | None = None
-    ports: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """Whether there is no problem."""
-        return not self.problems
-
-    def __bool__(self) -> bool:
-        return bool(self.problems)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.problems)
-
-    def __str__(self) -> str:
-        if self.problems:
-            return "; ".join(self.problems)
-        slots = "an unknown number of" if self.slots is None else str(self.slots)
-        takes = "as many" if self.mode == "blocking" else str(self.needed)
-        takes += f" of {slots} slots{' as are free' if self.mode == 'blocking' else ''}"
-        words = f"mode='{self.mode}' can run: {self.num_partitions} partitions, {takes}"
-        if self.tasks is not None and self.memory_bytes is not None:
-            words += f"; an executor of {self.tasks} tasks holds up to {self.memory_bytes >> 20} MiB of segments"
-        return words + (f"; ports {self.ports}" if self.ports else "")
 
 
 def check_dataframe(df: Any) -> None:
@@ -188,18 +135,20 @@ def is_connect(spark: Any) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Preflight:
+def preflight(spark: Any, num_partitions: int, mode: str = "pipelined", conf: ShuffleConf | None = None) -> Preflight:
     """Checks whether a stage of ``num_partitions`` can run here; tells the settings to change.
 
     Parameters
     ----------
     spark
-        A SparkSession, classic or Connect, or a SparkContext.
+        A SparkSession, classic or Connect, or a SparkContext; or a :class:`Cluster` that is not there.
     num_partitions
         Number of partitions after the shuffle (consumers).
     mode
         ``"pipelined"``, or ``"barrier"`` for the bare :class:`ShuffleStage`; ``"blocking"`` always runs; ``"auto"``:
         what that means here (``spark.fastbuf.mode``), blocking unless something else is set.
+    conf
+        Settings of the shuffle; None: the session's.
 
     Returns
     -------
@@ -213,48 +162,46 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
     """
     check_mode(mode, ("auto", "pipelined", "blocking", "barrier"))
     num_partitions = partition_count(num_partitions)
+    if isinstance(spark, Cluster):
+        conf = conf or ShuffleConf()
+        return judged(spark, num_partitions, _meant(mode, conf), conf)
     if is_connect(spark):
         slots = None
-        mode = _meant(mode, _conf_of(spark))
-        problems = ["Spark Connect has no driver process to meet in: use mode='blocking'"] if mode != "blocking" else []
+        mode = _meant(mode, conf or _conf_of(spark))
+        problems = [NO_DRIVER] if mode != "blocking" else []
         return Preflight(mode, num_partitions, slots, tuple(problems))
     sc = getattr(spark, "sparkContext", spark)
     if not hasattr(sc, "master"):
         words = f"spark is {spark!r:.100} ({type(spark).__name__}): give a SparkSession or a SparkContext"
         raise ArgumentTypeError.of(words, "spark", "SparkSession", spark)
     check_session(sc)
-    slots = slots_of(sc)
-    conf = _conf_of(spark)
-    mode = _meant(mode, conf)
-    problems = []
-    if mode != "blocking":
-        extra = 1 if mode == "pipelined" else 0
-        most = slots_to_come(sc) if extra else slots
-        if most is not None and num_partitions + extra > most:
-            producers = " and producers need one more" if extra else ""
-            fewer = f"num_partitions={most - extra}" if most > extra else ""
-            ways = either(remedy(sc, num_partitions + extra), fewer, "mode='blocking'")
-            problems.append(
-                f"{num_partitions} consumers hold a slot each{producers}: {num_partitions + extra} > {most} slots; "
-                f"use {ways}"
-            )
-    if mode == "pipelined" and not is_pinned(sc):
-        problems.append(
-            "PYSPARK_PIN_THREAD=false: what is set for the producers' job, as its tags, would be set for jobs of yours "
-            "too; do not set it, or use mode='blocking'"
-        )
-    if mode == "barrier":
-        if is_dynamic(sc):
-            problems.append("Spark refuses barrier stages under dynamic allocation: spark.dynamicAllocation.enabled")
-        if _true(sc, "spark.speculation"):
-            problems.append("a barrier stage cannot be speculated: set spark.speculation=false")
-    tasks = tasks_of_executor(sc, slots)
-    needed = 1 if mode == "blocking" else num_partitions + (mode == "pipelined")
-    memory = None if tasks is None else tasks * conf.memory_bytes
-    storage = held_rows(sc, conf)
-    meet = mode != "blocking" or (storage is not None and bool(storage.service))
-    ports = ports_of(conf) if meet else ""
-    return Preflight(mode, num_partitions, slots, tuple(problems), needed, tasks, memory, ports)
+    conf = conf or _conf_of(spark)
+    return judged(cluster_of(sc, conf), num_partitions, _meant(mode, conf), conf)
+
+
+def remedy(sc: Any, slots: int) -> str:
+    """See :meth:`Cluster.remedy`."""
+    return _cluster(sc).remedy(slots)
+
+
+def _cluster(sc: Any) -> Cluster:
+    here = machine_cores() if str(sc.master).startswith("local") else None
+    return Cluster(master=str(sc.master), task_cpus=int(setting(sc, "spark.task.cpus", "1")), here=here)
+
+
+def cluster_of(sc: Any, conf: ShuffleConf) -> Cluster:
+    """The figures of a Spark that is there."""
+    slots, held = slots_of(sc), held_rows(sc, conf)
+    return replace(
+        _cluster(sc),
+        now=slots,
+        most=slots_to_come(sc),
+        tasks=tasks_of_executor(sc, slots),
+        is_pinned=is_pinned(sc),
+        is_dynamic=is_dynamic(sc),
+        is_speculative=_true(sc, "spark.speculation"),
+        has_servers=held is not None and bool(held.service),
+    )
 
 
 def check_barrier(spark: Any, barrier: bool, tasks: Any) -> None:
@@ -280,15 +227,6 @@ def tasks_of_executor(sc: Any, slots: int | None) -> int | None:
         return slots
     cores = cluster[2] if cluster else setting(sc, "spark.executor.cores")
     return None if cores is None else int(cores) // int(setting(sc, "spark.task.cpus", "1"))
-
-
-def ports_of(conf: ShuffleConf) -> str:
-    """Ports that must be open, as text."""
-    between = f"{conf.port_min} to {conf.port_max}" if conf.port_max else "any"
-    return (
-        f"{between} between executors (spark.fastbuf.portMin to portMax), one for each consumer, or file server; "
-        f"{conf.driver_port or 'any'} on the driver (spark.fastbuf.driverPort)"
-    )
 
 
 def held_rows(spark: Any, conf: ShuffleConf) -> HeldRows | None:
@@ -323,23 +261,6 @@ def outlives_executors(sc: Any) -> bool:
         or _true(sc, "spark.storage.decommission.enabled")
         or any(str(setting(sc, name, values[0])) not in values for name, values in usual.items())
     )
-
-
-def remedy(sc: Any, slots: int) -> str:
-    """How to get that many slots here; empty where this machine would have to run too many tasks at once."""
-    cpus = int(setting(sc, "spark.task.cpus", "1"))
-    cores, why = slots * cpus, f" (a task takes {cpus}: spark.task.cpus)" if cpus > 1 else ""
-    if str(sc.master).startswith("local") and cores > MOST_TASKS * machine_cores():
-        return ""
-    if str(sc.master).startswith("local-cluster"):
-        return f"local-cluster with {cores} cores in all{why}"
-    return f"local[{cores}]{why}" if str(sc.master).startswith("local") else f"executors with {cores} cores in all{why}"
-
-
-def either(*ways: str) -> str:
-    """Ways out, as text; empty ones are none."""
-    *first, last = filter(None, ways)
-    return f"{', '.join(first)}{',' * (len(first) > 1)} or {last}" if first else last
 
 
 def machine_cores() -> int:

@@ -20,10 +20,11 @@ from fastbuf_spark.driver.checks import (
     check_function,
     check_mode,
     check_session,
+    cluster_of,
     partition_count,
-    preflight,
     slots_of,
 )
+from fastbuf_spark.driver.cluster import judged
 from fastbuf_spark.driver.mode import choose
 from fastbuf_spark.errors import ArgumentTypeError
 from fastbuf_spark.folding import fold
@@ -143,7 +144,7 @@ class PairShuffle:
         ]
         sources = [rdd if source is None else source for source, rdd in zip(kept, self.sides, strict=True)]
         spec = ExchangeSpec(secrets.token_hex(16), self.name, self.partitions, self.conf, codec)
-        mode = choose(self.mode, self.conf.mode, lambda: preflight(sc, self.partitions))
+        mode = choose(self.mode, self.conf.mode, lambda: self._obstacles(sc))
         log.info("%s into %d partitions: mode='%s'", self.name, self.partitions, mode)
         if mode == "blocking":
             spec = exchanges.register_reports(sc, spec)
@@ -165,6 +166,9 @@ class PairShuffle:
             made = requests.mapPartitions(consumer, preservesPartitioning=True)
         made.partitioner = partitioner
         return made
+
+    def _obstacles(self, sc: Any) -> Iterable[str]:
+        return judged(cluster_of(sc, self.conf), self.partitions, "pipelined", self.conf)
 
     def _alone(self, rdd: RDD[Any]) -> RDD[Any]:
         """One of the RDDs, shuffled without the others."""

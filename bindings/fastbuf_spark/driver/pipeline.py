@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbuf_spark.conf import WORKER_MEMORY, ShuffleConf
-from fastbuf_spark.driver.checks import check_barrier, is_connect, ports_of, slots_of, special_tasks, tasks_of_executor
+from fastbuf_spark.driver.checks import check_barrier, is_connect, slots_of, special_tasks, tasks_of_executor
+from fastbuf_spark.driver.cluster import ports_of
 from fastbuf_spark.driver.input_batches import MAX_BYTES, NO_LIMIT, is_measured
 from fastbuf_spark.driver.plan import SPARKS_OWN, Shuffle, limits_of
 from fastbuf_spark.driver.sources import Source, counted

@@ -14,13 +14,15 @@ from fastbuf_spark import pyspark_private
 from fastbuf_spark.conf import MODES, ShuffleConf
 from fastbuf_spark.driver import exchanges, input_batches, upstream
 from fastbuf_spark.driver.checks import (
+    NO_DRIVER,
     check_conf,
     check_mode,
+    cluster_of,
     is_connect,
     partition_count,
-    preflight,
     slots_of,
 )
+from fastbuf_spark.driver.cluster import judged
 from fastbuf_spark.driver.determinism import observed, order_is_fixed, unsteady
 from fastbuf_spark.driver.keys import Keys, plain, resolve
 from fastbuf_spark.driver.mode import choose
@@ -108,7 +110,7 @@ class Shuffle:
         codec, df = found.codec, found.frame
         in_turn = not codec.keys and count > 1
         varies = "" if is_connect(df) else unsteady(df, in_turn, self.at.in_order)
-        chosen = choose(self.mode, conf.mode, partial(_obstacles, df, self.held + count, self.obstacle))
+        chosen = choose(self.mode, conf.mode, partial(_obstacles, df, count, self.held, conf, self.obstacle))
         if chosen == "blocking" and in_turn and not (self.at.in_order and order_is_fixed(df)):
             # A map task that runs again would distribute the same rows differently; Spark's own shuffle sorts them
             why = "rows without a key go in turn, and their order is not fixed"
@@ -225,10 +227,13 @@ def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return batches
 
 
-def _obstacles(df: DataFrame, consumers: int, obstacle: str) -> list[str]:
-    """Why an exchange over this input cannot be pipelined, with as many consumers in all."""
-    found = [*([obstacle] if obstacle else []), *preflight(df.sparkSession, consumers)]
-    if not is_connect(df) and df.isStreaming:
+def _obstacles(df: DataFrame, consumers: int, held: int, conf: ShuffleConf, obstacle: str) -> list[str]:
+    """Why an exchange over this input cannot be pipelined, beside consumers of others that hold slots."""
+    found = [*([obstacle] if obstacle else [])]
+    if is_connect(df):
+        return [*found, NO_DRIVER]
+    found += judged(cluster_of(df.sparkSession.sparkContext, conf), consumers, "pipelined", conf, held)
+    if df.isStreaming:
         found.append("a streaming input cannot be read by a second job: use mode='blocking'")
     return found
 

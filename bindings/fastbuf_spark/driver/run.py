@@ -176,9 +176,8 @@ class Run:
         self.refuse: Callable[[str], None] = lambda reason: None
         self._agreement = agreement or Agreement()
         self._scopes = scopes
-        # A message needs no look at all participants: there may be 10,000 of them
         self._consumers: dict[int, Consumer] = {}
-        self._consumer_at: dict[Peer, Consumer] = {}
+        self._consumer_at: dict[Peer, Consumer] = {}  # no message is worth a look at all of 10,000 participants
         self._live: set[Consumer] = set()
         self._silent = 0  # of these, how many have no gate that listens
         self._leases: dict[int, _Lease] = {}
@@ -463,8 +462,10 @@ class Run:
             return
         lease.peer = None
         if lease.state == "begun" and self.state != "ended" and self._producers_stage is not None:
-            words = f"producer of partition {lease.partition} (attempt {lease.attempt}) vanished while it was sending"
-            words += f"; last failure:\n{self._last_failure}" if self._last_failure else ""
+            last = f"; last failure:\n{self._last_failure}" if self._last_failure else ""
+            words = (
+                f"producer of partition {lease.partition} (attempt {lease.attempt}) vanished while it was sending{last}"
+            )
             self._ask_why(Vanished(self._producers_stage, lease.attempt, words, now))
         elif lease.state == "open":
             self._hand_on(lease, peer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fastbuf_spark.driver.checks import either
+from fastbuf_spark.driver.cluster import either
 from fastbuf_spark.driver.run import Run
 
 #: When Spark stops reading a worker, as after take(), it gives its slot away before the worker has exited.  Until then

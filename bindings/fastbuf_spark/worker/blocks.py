@@ -36,6 +36,13 @@ BLOCK_BYTES = 64 << 10
 LEAST_BLOCK_BYTES = 2 << 10
 
 
+def staging_bytes(partitions: int, memory_bytes: int, max_record_bytes: int) -> int:
+    """Bytes of each of a map task's staging buffers, of which there is one for each partition."""
+    # Not longer than the longest record allowed, so that rows above that limit fit in no buffer and are detected
+    most = min(BLOCK_BYTES, memory_bytes // partitions, HEADER_BYTES + max_record_bytes)
+    return max(LEAST_BLOCK_BYTES, most) // 8 * 8
+
+
 class Staging:
     """One staging buffer for each partition; together they take at most ``memory_bytes``, or 2 KiB each.
 
@@ -64,9 +71,7 @@ class Staging:
         from fastbuf.serializers.partition import HashPartitioner
         from fastbuf.serializers.scatter import BatchScatter
 
-        # Not longer than the longest record allowed, so that rows above that limit fit in no buffer and are detected
-        most = min(BLOCK_BYTES, memory_bytes // partitions, HEADER_BYTES + max_record_bytes)
-        self._size = max(LEAST_BLOCK_BYTES, most) // 8 * 8
+        self._size = staging_bytes(partitions, memory_bytes, max_record_bytes)
         self._buffers = np.empty((partitions, self._size), np.uint8)
         self._filled = np.full(partitions, HEADER_BYTES, np.int64)
         self._rows = np.zeros(partitions, np.int64)  # in the staging buffers
@@ -238,7 +243,7 @@ class ReduceSide:
         with _read(self.spec) as (counts, fetcher):
             for blocks in _partitions(self.spec, source, fetcher):
                 guard = InputGuard()
-                yield from self.func(guard.items(self._decoded(blocks, counts, fetcher)))
+                yield from self.func(guard.items(self.decoded(blocks, counts, fetcher)))
                 guard.check()
 
     chained = batches
@@ -247,7 +252,8 @@ class ReduceSide:
         """The same, with ``link`` called on the function's output, for each partition."""
         return replace(self, func=(self.func if isinstance(self.func, Chain) else Chain((self.func,))).then(link))
 
-    def _decoded(self, blocks: Iterable[Any], counts: dict[str, int], fetcher: Fetcher) -> Iterator[pa.RecordBatch]:
+    def decoded(self, blocks: Iterable[Any], counts: dict[str, int], fetcher: Fetcher) -> Iterator[pa.RecordBatch]:
+        """Batches of a partition's blocks; ``counts`` are added to."""
         from fastbuf.serializers.assemble import BatchAssembler
         from fastbuf.serializers.columnar import ColumnarSerializer
 

@@ -39,6 +39,7 @@ VERSION = 1
 EXECUTION = "spark.sql.execution.id"  #: a local property: Spark's number of the action that a DataFrame's task serves
 #: Magic, version, section, its partitions that have rows, run, number of the map task, digest
 _DESCRIPTION = struct.Struct("<4sHxxIIiI8s")
+DESCRIPTION_BYTES = _DESCRIPTION.size
 #: The end of a file: digest, where the index begins, number of partitions, version, magic
 _FOOTER = struct.Struct("<8sQIH2x4s")
 ENTRY = [("offset", "<u8"), ("length", "<u8")]  #: of the index: where a block is

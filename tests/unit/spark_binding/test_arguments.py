@@ -27,10 +27,10 @@ from fastbuf_spark.driver.checks import (
     check_dataframe,
     check_function,
     check_mode,
-    either,
     partition_count,
     remedy,
 )
+from fastbuf_spark.driver.cluster import either
 from fastbuf_spark.results import Checked
 from fastbuf_spark.schema import conform, within_precision
 from fastbuf_spark.worker.blocks import Staging
