@@ -166,6 +166,10 @@ class SplitWatermarks:
         """The watermark of each split; None before its first."""
         return {name: None if state.watermark == MIN else state.watermark for name, state in self._splits.items()}
 
+    def wait(self, splits: Iterable[str]) -> None:
+        """These are not read now: each holds the watermark back, and is not idle, however long that takes."""
+        self._held = frozenset(splits)
+
     def paused(self, max_drift_ms: int, minimum: int | None) -> list[str]:
         """The splits that should not be read now, as they are more than `max_drift_ms` ahead of `minimum`.
 

@@ -126,3 +126,47 @@ def test_files_that_are_too_old_are_not_looked_for(spark: Any, tmp_path: Path) -
     until(lambda: len(CheckpointStore(tmp_path / "chk").latest()["sources"]["source"]["state"]["seen"]) == 2)  # type: ignore[index]
     query.stop()
     assert sink.table().num_rows == 3
+
+
+def test_files_come_in_the_order_of_their_times(spark: Any, tmp_path: Path) -> None:
+    """One after the other, each whole, whatever their names are; behind a restart in the middle of one, too."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number, name in enumerate("zma"):
+        pq.write_table(rows(100 * number, 100 * (number + 1)), folder / f"{name}.parquet", row_group_size=20)
+        os.utime(folder / f"{name}.parquet", (1_700_000_000 + number,) * 2)
+
+    def slow(batches: Any) -> Any:
+        for batch in batches:
+            time.sleep(0.1)
+            yield batch
+
+    sink = fbs.to_memory()
+    stream = fbs.stream_files(spark, str(folder), "parquet", SCHEMA, bounded=True, tasks=1)
+    query = stream.map_in_arrow(slow, SCHEMA).write_stream(sink, tmp_path / "chk", every=0.05)
+    until(lambda: sink.table().num_rows)
+    query.stop()
+    assert 0 < sink.table().num_rows < 300
+    assert stream.write_stream(sink, tmp_path / "chk", every=0.1).await_termination(60)
+    assert sink.table()["v"].to_pylist() == list(range(300))
+
+
+def test_a_file_that_has_to_wait_is_not_idle(spark: Any, tmp_path: Path) -> None:
+    """Two files of the same times: rows of the second are not late, though the first takes longer than ``idle``."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    times = pa.array([1_700_000_000 + 10 * n for n in range(100)], pa.timestamp("s", "UTC"))
+    for name in "ab":
+        pq.write_table(pa.table({"at": times, "k": [name] * 100}), folder / f"{name}.parquet", row_group_size=20)
+
+    def slow(batches: Any) -> Any:
+        for batch in batches:
+            time.sleep(0.1)
+            yield batch
+
+    sink, schema = fbs.to_memory(), "at timestamp, k string"
+    stream = fbs.stream_files(spark, str(folder), "parquet", schema, bounded=True, tasks=1)
+    timed = stream.with_watermark("at", idle="0.2 seconds").map_in_arrow(slow, schema)
+    counts = timed.group_by("k", partitions=1).window("1 minute").agg_arrow([([], "count_all")])
+    assert counts.write_stream(sink, tmp_path / "chk", every=0.1).await_termination(60)
+    assert sum(sink.table()["count_all"].to_pylist()) == 200

@@ -38,6 +38,8 @@ def stream_files(
 ) -> Stream:
     """A stream of the rows of files that appear in a directory, in the order of their times.
 
+    A task reads one file after the other; with several tasks, rows of several files come side by side.
+
     Parameters
     ----------
     path

@@ -7,7 +7,7 @@ users' functions it goes on only where their output is drained: at a barrier, an
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +87,7 @@ class SourceTime:
         self._news = _News()
         self._looked = 0.0
         self._restored = False
+        self.waiting: Callable[[], Iterable[str]] = tuple  #: the splits that are not read yet; the task sets it
 
     def assign(self, splits: Iterable[str]) -> None:
         """Further splits; the first call has those that were restored."""
@@ -132,6 +133,7 @@ class SourceTime:
         now = time.monotonic()
         if at_once or now - self._looked >= EVERY_S:
             self._looked = now
+            self._marks.wait(self.waiting())
             mark, self._news.idle = self._marks.current(now)
             if mark is not None and mark != MAX:
                 self._news.mark = max(self._news.mark, mark)

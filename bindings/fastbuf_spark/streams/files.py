@@ -63,8 +63,8 @@ class FilesSource:
         return [Split(path, 0) for _, path in fresh], {"newest": newest, "seen": kept}
 
     def reader(self, schema: pa.Schema) -> SplitReader:
-        """One iterator for each file."""
-        return IteratorReader(self._read, schema)
+        """One file after the other: in their order, and no more than one is open."""
+        return IteratorReader(self._read, schema, in_turn=False)
 
     def _read(self, path: str, offset: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         import pyarrow.fs as fs

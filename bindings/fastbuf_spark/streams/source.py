@@ -53,7 +53,11 @@ class Polled:
 
 
 class SplitReader(Protocol):
-    """Reads the splits of one task; made and used by that task's thread alone."""
+    """Reads the splits of one task; made and used by that task's thread alone.
+
+    If it does not read all of them at once, ``waiting`` names those that have to wait: until they are read, they hold
+    the watermark back.
+    """
 
     def assign(self, splits: Sequence[Split]) -> None:
         """Further splits, each at its offset."""
@@ -127,17 +131,20 @@ class UserSource:
 
 
 class IteratorReader:
-    """A :class:`SplitReader` over one iterator for each split, each in its turn.
+    """A :class:`SplitReader` over one iterator for each split.
 
     Parameters
     ----------
     read
         Takes the name of a split and an offset; yields pairs of a batch, or None, and the offset behind it.
+    in_turn
+        Whether each split has its turn; else one after the other is read to its end.
     """
 
-    def __init__(self, read: Any, schema: pa.Schema) -> None:
+    def __init__(self, read: Any, schema: pa.Schema, in_turn: bool = True) -> None:
         self._read = read
         self._schema = schema
+        self._in_turn = in_turn
         self._open: dict[str, Iterator[tuple[pa.RecordBatch | None, Any]]] = {}
         self._offsets: dict[str, Any] = {}
 
@@ -146,15 +153,21 @@ class IteratorReader:
             self._open[split.name] = iter(self._read(split.name, split.offset))
             self._offsets[split.name] = split.offset
 
+    @property
+    def waiting(self) -> list[str]:
+        """The splits that are not read before another one has ended."""
+        return [] if self._in_turn else list(self._open)[1:]
+
     def poll(self, timeout_s: float) -> Polled | None:
         from fastbuf_spark.schema import conform
 
-        for name in list(self._open):
-            split = self._open.pop(name)
-            item = next(split, None)
+        for name in list(self._open) if self._in_turn else list(self._open)[:1]:
+            item = next(self._open[name], None)
             if item is None:
+                del self._open[name]
                 return Polled(name, None, self._offsets.pop(name), ended=True)
-            self._open[name] = split  # behind the others
+            if self._in_turn:
+                self._open[name] = self._open.pop(name)  # behind the others
             batch, offset = item
             if batch is not None and batch.num_rows:
                 self._offsets[name] = offset

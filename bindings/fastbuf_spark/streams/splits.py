@@ -40,10 +40,10 @@ class SplitShares:
         self._owners: dict[str, int] = {}
 
     def begin(self) -> dict[int, Share]:
-        """The share of each task at the start."""
+        """The share of each task at the start, in the order in which they came."""
         self._begun = True
         made: dict[int, Share] = {number: [] for number in self.tasks}
-        for i, (name, offset) in enumerate(sorted(self._open.items())):
+        for i, (name, offset) in enumerate(self._open.items()):
             task = self.tasks[i % len(self.tasks)]
             self._owners[name] = task
             made[task].append((name, offset))

@@ -165,8 +165,9 @@ class StreamTask:
         stack.callback(self._snapshots.close)
         if stage.source is not None:
             self._time = SourceTime(stage.time, start.times, stage.name)
-            self._reader = stage.source.reader(stage.given)
-            stack.callback(self._reader.close)
+            self._reader = reader = stage.source.reader(stage.given)
+            stack.callback(reader.close)
+            self._time.waiting = lambda: getattr(reader, "waiting", ())
             self._assign(start.splits)
         else:
             self._time = GateTime(self._channels, start.times, stage.name)

@@ -109,6 +109,21 @@ def test_ended_splits_do_not_hide_how_far_they_came() -> None:
     assert marks.current(0) == (99, True)
 
 
+def test_splits_that_have_to_wait_hold_back_and_are_not_idle() -> None:
+    marks = SplitWatermarks(BoundedOutOfOrderness(0), idle_s=60)
+    marks.open("a", 0)
+    marks.open("b", 0)
+    marks.add("a", ms(1001), 0)
+    for now in (0, 50, 100):
+        marks.add("a", ms(1001), now)
+        marks.wait(["b"])
+        assert marks.current(now) == (None, False)
+    marks.wait([])
+    marks.add("b", ms(501), 101)
+    assert marks.current(101) == (500, False)
+    assert marks.current(160.5) == (500, False)  # its clock begins where it is read
+
+
 def test_sources_that_run_ahead_pause_and_are_not_idle() -> None:
     marks = SplitWatermarks(BoundedOutOfOrderness(0), idle_s=60)
     marks.add("a", ms(1001), 0)
