@@ -24,9 +24,9 @@ def first_of_id(batch: pa.RecordBatch, number: np.ndarray, state: pa.RecordBatch
     return pa.record_batch({"seen": [True] * len(seen)}), batch.filter(pa.array(is_first & ~seen[number]))
 
 
-def dedup(events: fbs.Stream, partitions: int) -> fbs.Stream:
+def dedup(events: fbs.Stream, partitions: int, ttl: str = "1 hour") -> fbs.Stream:
     grouped = events.group_by("id", partitions=partitions)
-    return grouped.transform_batches_with_state(first_of_id, events.schema, "seen boolean", ttl="1 hour", name="dedup")
+    return grouped.transform_batches_with_state(first_of_id, events.schema, "seen boolean", ttl=ttl, name="dedup")
 
 
 # ---- 2. Sessions by own state: rows of a user that are at most so long apart, whatever their order

@@ -195,3 +195,15 @@ def test_what_cannot_be_is_refused(spark: Any, tmp_path: Path) -> None:
     parquet = fbs.to_parquet(tmp_path / "out")
     with pytest.raises(ConfigError, match="cannot do output_mode='update'"):
         source.write_stream(parquet, tmp_path, output_mode="update")
+
+
+def test_a_union_and_the_shuffle_behind_it_are_one_stage(spark: Any) -> None:
+    """It costs no slots of its own, unless it is told how many it has, or something is done in between."""
+    one, other = fbs.stream_rate(spark, 1.0, tasks=1), fbs.stream_rate(spark, 2.0, tasks=1)
+    schema = "timestamp timestamp, value long"
+    kept = one.union(other).group_by("value", partitions=2)
+    assert [draft.tasks for draft in kept.global_window().agg_arrow([([], "count_all")])._drafts] == [1, 1, 2]
+    assert [draft.tasks for draft in one.union(other).rebalance(2)._drafts] == [1, 1, 2]
+    assert [draft.tasks for draft in one.union(other, 1).shuffle("value", partitions=2)._drafts] == [1, 1, 1, 2]
+    between = one.union(other).map_in_arrow(lambda batches: batches, schema).shuffle("value", partitions=2)
+    assert [draft.tasks for draft in between._drafts] == [1, 1, None, 2]

@@ -412,3 +412,18 @@ def test_a_stream_under_kills_and_with_other_partitions(given: Given, make: Call
         given.hurry.touch()
         end(start(case, given, 2), case, feeding)
     check(case)
+
+
+def test_an_id_comes_again_when_it_is_forgotten(spark: Any, tmp_path: Path) -> None:
+    """Its time to live passes while the stream is not there."""
+    folder, rows, passed = tmp_path / "in", fbs.to_memory(), []
+    folder.mkdir()
+    for ids in ([1, 1, 2], [1, 3]):
+        pq.write_table(pa.table({"id": ids}), folder / f"{len(ids)}.parquet")
+        stream = people.dedup(
+            fbs.stream_files(spark, str(folder), schema="id long", bounded=True, tasks=1), 1, "1 second"
+        )
+        assert stream.write_stream(rows, tmp_path / "chk", every=5).await_termination(60)
+        passed += rows.table()["id"].to_pylist()[len(passed) :]
+        time.sleep(1.0)
+    assert passed == [1, 2, 1, 3]

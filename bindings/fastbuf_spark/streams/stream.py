@@ -130,6 +130,8 @@ class Stream:
     def union(self, other: Stream, partitions: int | None = None) -> Stream:
         """The rows of this and of another stream with the same columns, in the tasks of another stage.
 
+        A shuffle or ``group_by`` that follows at once is that stage.
+
         Parameters
         ----------
         other
@@ -357,7 +359,16 @@ class Stream:
         if why := not_carried(self.schema, self._arrow(self.schema)):
             raise ConfigError(f"the rows cannot be sent: {why}")
         count = None if partitions is None else partition_count(partitions, "partitions")
-        last = dataclasses.replace(self._drafts[-1], keys=keys)
+        last = self._drafts[-1]
+        if len(last.inputs) > 1 and last.operator is None and not last.links and last.tasks is None:
+            # A union that does nothing: what it reads from sends to this stage at once
+            before = (
+                dataclasses.replace(draft, keys=keys) if number in last.inputs else draft
+                for number, draft in enumerate(self._drafts[:-1])
+            )
+            behind = dataclasses.replace(last, label=label, tasks=count, operator=operator)
+            return Stream(self._spark, (*before, behind), self._conf)
+        last = dataclasses.replace(last, keys=keys)
         inputs = (len(self._drafts) - 1,)
         behind = Draft(label, count, self.schema, self.schema, operator=operator, inputs=inputs)
         return Stream(self._spark, (*self._drafts[:-1], last, behind), self._conf)
