@@ -64,7 +64,8 @@ def _plain(value: Any) -> Any:
 
 def _naive(value: Any) -> Any:
     value = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
-    return value if value.tzinfo is None else value.astimezone().replace(tzinfo=None)
+    # A naive one too: a time that the zone's clocks pass over is another one in UTC and back, as a restart has it
+    return value.astimezone(datetime.UTC).astimezone().replace(tzinfo=None)
 
 
 def _date(value: Any) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import math
+import time
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -99,6 +101,27 @@ def test_values_of_each_type(name: str) -> None:
         restored = held.restored()
         assert same(restored.state.get(), held.state.get()), f"{value!r}: {held.state.get()}, {restored.state.get()}"
         assert restored.state.exists()
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as here:
+        here.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+@pytest.mark.parametrize("day", ["2024-03-31", "2024-10-27"])
+def test_times_when_the_clocks_change(day: str) -> None:
+    """Frames have times of the session's zone: some of these the local zone has not, some it has twice."""
+    for minute in range(0, 300, 15):
+        for zone in (None, "UTC"):
+            moment = pd.Timestamp(day, tz=zone) + pd.Timedelta(minute, unit="min")
+            held = Held(lambda handle: handle.getValueState("s", one(T.TimestampType())))
+            held.state.update((moment,))
+            assert held.restored().state.get() == held.state.get(), moment
 
 
 @pytest.mark.parametrize("name", VALUES)
