@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import streams_people_write as people
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError
@@ -185,6 +186,15 @@ def test_what_cannot_be_is_refused(spark: Any, tmp_path: Path) -> None:
     source = fbs.stream_rate(spark, 10)
     with pytest.raises(ConfigError, match="say with_watermark behind the source first"):
         source.group_by("value").window("1 second")
+    timed = source.with_watermark("timestamp")
+    with pytest.raises(ConfigError, match=r"say with_watermark behind the source first \(10 rows in a second\)"):
+        timed.union(source).group_by("value").window("1 second")  # its channel would hold time back for ever
+    with pytest.raises(ConfigError, match="timers of time_mode='event_time' go by event time: say with_watermark"):
+        source.group_by("value").transform_with_state(people.Alarm(), "v long", time_mode="event_time")
+    bounded = fbs.stream_rate(spark, 10, rows=5)
+    with pytest.raises(ConfigError, match="timers of time_mode='event_time' go by event time: say with_watermark"):
+        bounded.group_by("value").transform_with_state(people.Alarm(), "v long", time_mode="event_time")
+    timed.union(bounded).group_by("value").window("1 second")  # time goes on when it has ended
     with pytest.raises(ConfigError, match="must be a timestamp"):
         source.with_watermark("value")
     with pytest.raises(ConfigError, match="directly behind the source"):

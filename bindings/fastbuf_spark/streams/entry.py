@@ -112,7 +112,7 @@ def stream(
         ``bounded`` (False) whether its first splits are all and each ends.  Or a
         :class:`fastbuf_spark.streams.source.StreamSource`.
     schema
-        Of the batches; default: ``source.schema``.
+        Of the batches, whose columns are taken by their places; default: ``source.schema``.
     """
     if hasattr(source, "reader"):
         return _first(spark, source, tasks, conf)

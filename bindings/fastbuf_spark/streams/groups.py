@@ -111,8 +111,8 @@ class StreamGroups:
         if len(times) > 1:
             raise ConfigError(f"{words} go by one time, and the sources have {sorted(times)}: give it one name before")
         time = next(iter(times.values()), None)
-        if time is None and not isinstance(assigner, Global):
-            raise ConfigError(f"{words} go by event time: say with_watermark behind the source first")
+        if not isinstance(assigner, Global):
+            _check_times(self._before, words)
         column = "" if time is None or isinstance(assigner, Global) else time.column
         if column and column not in self._before.schema.names:
             raise ConfigError(
@@ -203,6 +203,7 @@ class StreamGroups:
                 raise ConfigError(
                     f"{words} goes by event time: with_watermark names a column of each side; here {times}"
                 )
+            _check_times(each._before, words)
             sides.append(Side(shape, list(each._keys), times[0]))
             shapes.append(shape)
         both = both_schema(*shapes)
@@ -255,6 +256,8 @@ class StreamGroups:
         )
         if mode not in TIME_MODES:
             raise ConfigError(f"time_mode is {time_mode!r}: it must be one of {', '.join(TIME_MODES)}")
+        if mode == "event_time":
+            _check_times(self._before, "timers of time_mode='event_time'")
         result, spark = struct_type(schema), self._before._spark
         rules = pandas_rules(spark, result, self._before._arrow(result))
         sent = self._before._as_it_is(processor)
@@ -307,6 +310,15 @@ class StreamGroups:
         made = self._before._exchange(label, self._keys, self._partitions, operator)
         last = dataclasses.replace(made._drafts[-1], schema=schema, words=(words,) if words else ())
         return Stream(self._before._spark, (*made._drafts[:-1], last), made._conf)
+
+
+def _check_times(stream: Stream, words: str) -> None:
+    """ConfigError where time would stand still: no source tells it, or one that does not end tells none."""
+    sources = [(draft.source, draft.time) for draft in stream._drafts if draft.source is not None]
+    without = [source.name for source, time in sources if time is None and not source.bounded]
+    if without or all(time is None for _, time in sources):
+        which = f" ({', '.join(without)})" if without else ""
+        raise ConfigError(f"{words} go by event time: say with_watermark behind the source first{which}")
 
 
 def _aligned(size: float | str, slide: float | str | None, offset: float | str, zone: str | None) -> Any:
