@@ -151,6 +151,7 @@ def test_files_come_in_the_order_of_their_times(spark: Any, tmp_path: Path) -> N
     assert sink.table()["v"].to_pylist() == list(range(300))
 
 
+@nightly
 def test_a_file_that_has_to_wait_is_not_idle(spark: Any, tmp_path: Path) -> None:
     """Two files of the same times: rows of the second are not late, though the first takes longer than ``idle``."""
     folder = tmp_path / "in"
