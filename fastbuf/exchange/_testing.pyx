@@ -41,7 +41,7 @@ cdef extern from *:
 def write_raw(RecordWriter writer not None, uint64_t buffers, bint fill):
     """Queue `buffers` full buffers for the first consumer; fill: copy bytes into each, else leave it as it is."""
     cdef ResultPartition p = writer.partition
-    cdef uint64_t done = 0, told = 0
+    cdef uint64_t done = 0, told_at = 0
     cdef uint32_t epoch
     cdef WriteState state
     cdef bint owed = False
@@ -59,10 +59,10 @@ def write_raw(RecordWriter writer not None, uint64_t buffers, bint fill):
                 if state == WRITE_BLOCKED:
                     epoch = fb_event_epoch(p.core.event)
                     state = p.open_buffer(0, False)
-                if owed and (state != WRITE_OK or done - told >= BURST):
+                if owed and (state != WRITE_OK or done - told_at >= BURST):
                     p.tell(0)
                     owed = False
-                    told = done
+                    told_at = done
                 if state == WRITE_DROPPED:
                     break
                 if state == WRITE_BLOCKED:

@@ -114,7 +114,7 @@ class AsyncReader:
 
     async def __anext__(self) -> Any:
         while True:
-            item = self._gate.kept(_NOTHING)
+            item = self._gate.pending_or(_NOTHING)
             if item is not _NOTHING:
                 return item
             got = await poll_async(self._gate)

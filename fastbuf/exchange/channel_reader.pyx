@@ -59,12 +59,12 @@ cdef class ChannelReader:
 
 
 cdef LocalChannel local_channel(InputChannel *c, ResultPartition partition, int part):
-    cdef LocalChannel made = LocalChannel.__new__(LocalChannel)
-    made.channel = c
-    made.partition = partition
-    made.part = part
-    made.sub = &partition.subs[part]
-    return made
+    cdef LocalChannel local = LocalChannel.__new__(LocalChannel)
+    local.channel = c
+    local.partition = partition
+    local.part = part
+    local.sub = &partition.subs[part]
+    return local
 
 
 cdef class LocalChannel(ChannelReader):
@@ -139,10 +139,10 @@ cdef class LocalChannel(ChannelReader):
 
 
 cdef SharedChannel shared_channel(InputChannel *c, SharedReader ring):
-    cdef SharedChannel made = SharedChannel.__new__(SharedChannel)
-    made.channel = c
-    made.ring = ring
-    return made
+    cdef SharedChannel shared = SharedChannel.__new__(SharedChannel)
+    shared.channel = c
+    shared.ring = ring
+    return shared
 
 
 cdef class SharedChannel(ChannelReader):
@@ -189,9 +189,9 @@ cdef class SharedChannel(ChannelReader):
 
 
 cdef WireChannels wire_channels(GateCore *core):
-    cdef WireChannels made = WireChannels.__new__(WireChannels)
-    made.core = core
-    return made
+    cdef WireChannels wire = WireChannels.__new__(WireChannels)
+    wire.core = core
+    return wire
 
 
 cdef class WireChannels(ChannelReader):

@@ -271,11 +271,11 @@ cdef class _Custom(ChannelSelector):
 
     cdef int select(self, object record) except -1:
         cdef Py_ssize_t to
-        found = self.func(record, self.n)
+        number = self.func(record, self.n)
         try:
-            to = found          # by __index__: a float is refused
+            to = number          # by __index__: a float is refused
         except TypeError:
-            raise RecordError(f"{self!r} gave {found!r:.80} for {record!r:.200}: it must be a number from 0 to "
+            raise RecordError(f"{self!r} gave {number!r:.80} for {record!r:.200}: it must be a number from 0 to "
                               f"{self.n - 1}") from None
         if not 0 <= to < self.n:
             raise RecordError(f"the selector gave subpartition {to} of {self.n} for {record!r:.200}")

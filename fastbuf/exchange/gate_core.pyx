@@ -642,27 +642,27 @@ cdef inline bint _is_over(InputChannel *c) noexcept nogil:
 cdef bint gate_unfinished(GateCore *g, uint32_t *channels) noexcept nogil:
     """Whether some channel was not read to its end, or to its loss; channels: how many there are but lost ones."""
     cdef uint32_t i
-    cdef bint found = False
+    cdef bint unfinished = False
     pthread_mutex_lock(&g.lock)
     for i in range(g.n_channels):       # called at each poll; usually ends at the first channel
         if not _is_over(g.channels[i]):
-            found = True
+            unfinished = True
             break
     channels[0] = g.n_channels - g.lost
     pthread_mutex_unlock(&g.lock)
-    return found
+    return unfinished
 
 
 cdef bint gate_all_wait(GateCore *g) noexcept nogil:
     """Whether every channel that was not read to its end is blocked."""
     cdef uint32_t i
-    cdef bint found = True
+    cdef bint all_wait = True
     pthread_mutex_lock(&g.lock)
     for i in range(g.n_channels):
         if not _is_over(g.channels[i]) and not g.channels[i].buffers.blocked:
-            found = False
+            all_wait = False
     pthread_mutex_unlock(&g.lock)
-    return found
+    return all_wait
 
 
 cdef uint32_t gate_channels(GateCore *g) noexcept nogil:

@@ -319,8 +319,8 @@ cdef class GateIntake:
             self.within = 0
 
     cdef int fail(self, error) except -1:
-        told = "; ".join([left_by("it", type(error), error), *getattr(error, "__notes__", ())])
-        cdef bytes text = failure_text(f"the consumer failed while reading: {told}")
+        words = "; ".join([left_by("it", type(error), error), *getattr(error, "__notes__", ())])
+        cdef bytes text = failure_text(f"the consumer failed while reading: {words}")
         gate_fail(self.core, FAIL_ABORTED, text, len(text))
         return 0
 

@@ -65,24 +65,24 @@ cdef int refuse_producer(GateCore *g, gate, dict peers, uint32_t number, bint is
     first = peers.get(number)
     if first is None or gate.closed:
         raise SequenceError(f"channel {number} cannot be connected: gate {gate.gate_id} is closed")
-    told = f"channel {number} is connected already: gate {gate.gate_id} has a producer of that number, {first}"
+    words = f"channel {number} is connected already: gate {gate.gate_id} has a producer of that number, {first}"
     if g.on_loss != LOSS_ERROR:
-        raise StillConnected(f"{told}, or has not read all that it sent")
+        raise StillConnected(f"{words}, or has not read all that it sent")
     gate.refused = (f"A second producer of channel {number}, {peer}, was refused: the first is {first}; give each a "
                     "number of its own, as channel=")
     if not is_local:
         log.warning("%s (gate %d)", gate.refused, gate.gate_id)
-    raise SequenceError(f"{told}; give each a number of its own, as channel=")
+    raise SequenceError(f"{words}; give each a number of its own, as channel=")
 
 
 cdef int refuse_to_wait_for_oneself(GateCore *g, gate, dict sealed, dict lost, bint stalled) except -1:
     cdef uint32_t i, n = gate_channels(g)
-    cdef bint known = gate.channels is not None or sealed is not None
+    cdef bint is_complete = gate.channels is not None or sealed is not None
     # Another producer may come in the place of a lost one.
-    if n == 0 or not (stalled or known and g.lost == 0) or awaits_producers(g, gate.channels, sealed, lost) or \
+    if n == 0 or not (stalled or is_complete and g.lost == 0) or awaits_producers(g, gate.channels, sealed, lost) or \
             not is_only_thread():
         return 0
-    if known and gate_all_wait(g):
+    if is_complete and gate_all_wait(g):
         raise StallTimeout(
             f"gate {gate.gate_id} waits for ever: all its channels that have not ended are blocked, and no other "
             "thread could unblock one. Unblock one before the gate is read, or in another thread")

@@ -145,9 +145,9 @@ cdef int audit_gate(GateCore *core) except -1:
             if a.is_local:
                 continue
             # All segments are ready or with the reader: a buffer in flight has a ready segment.
-            held = a.credit.floating + (0 if a.closed else a.credit.exclusive - a.missing)
+            segments = a.credit.floating + (0 if a.closed else a.credit.exclusive - a.missing)
             if not credit_holds(&accounts[i].credit) or a.ready != a.credit.available or (
-                    a.ready + a.with_reader < held if a.closed else a.ready + a.with_reader != held):
+                    a.ready + a.with_reader < segments if a.closed else a.ready + a.with_reader != segments):
                 raise SequenceError(
                     f"channel {a.number}: announced {a.credit.announced}, used {a.credit.used}, "
                     f"available {a.credit.available}, ready {a.ready}, with the reader {a.with_reader}, exclusive "

@@ -190,13 +190,13 @@ on_error="raise", on_peer_loss="error")\n--\n
 
     def lose(self, SharedReader reader not None, str text):
         """The producer of a memfd channel was lost: its reader fails, or reads the rest.  The transport calls it."""
-        cdef bytes told = failure_text(text)
+        cdef bytes reason = failure_text(text)
         if self.freed:
             return
         if self.core.on_loss == LOSS_ERROR:
-            gate_fail(self.core, FAIL_PEER_LOST, told, len(told))
+            gate_fail(self.core, FAIL_PEER_LOST, reason, len(reason))
         else:
-            reader.lost = told
+            reader.lost = reason
             gate_notify(self.core)
 
     def seal(self, totals):
@@ -469,11 +469,11 @@ on_error="raise", on_peer_loss="error")\n--\n
 
     cdef list take_pending(self):
         cdef list fresh = []
-        cdef list found = self.pending
+        cdef list records = self.pending
         cdef Py_ssize_t at = self.pending_at
         self.pending, self.pending_at = fresh, 0
-        del found[:at]
-        return found
+        del records[:at]
+        return records
 
     def keep(self, list records not None):
         """Give out these records one by one, after those that other readers kept."""
@@ -484,7 +484,7 @@ on_error="raise", on_peer_loss="error")\n--\n
         if not self.freed:
             gate_notify(self.core)      # another reader may wait
 
-    def kept(self, default):
+    def pending_or(self, default):
         """The next record that a reader kept; `default`: there is none."""
         return self.next_pending() if self.has_pending() else default
 

@@ -86,19 +86,19 @@ cdef class LongRecordWriter:
 
     cdef Py_ssize_t whole(self, Py_ssize_t n, PyObject *tail) except -1:
         """Length of a payload with `n` bytes before its tail; raises, and releases the tail, if it is too long."""
-        cdef object held
+        cdef object owner
         if tail != NULL:
             n += PyBytes_GET_SIZE(<object> tail)
             if n > self.longest:
-                held = <object> tail
-                Py_DECREF(held)
+                owner = <object> tail
+                Py_DECREF(owner)
                 self.refuse(n)
         return n
 
     cdef Py_ssize_t forget_tail(self, Py_ssize_t n, PyObject *tail) noexcept:
         """Releases the tail of a record that is encoded once more; returns n."""
-        cdef object held = <object> tail
-        Py_DECREF(held)
+        cdef object owner = <object> tail
+        Py_DECREF(owner)
         return n
 
     cdef int put_tail(self, int part, Py_ssize_t n, PyObject *tail) except -1:

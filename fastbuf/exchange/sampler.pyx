@@ -37,16 +37,16 @@ cdef class Sampler:
         cdef list partitions = [writer.partition for writer in writers]     # keeps them alive meanwhile
         cdef Py_ssize_t n = len(partitions), i
         cdef fb_activity **looked_at = <fb_activity **> calloc(n + 1, sizeof(fb_activity *))
-        cdef uint32_t *found = <uint32_t *> calloc(n + 1, sizeof(uint32_t))
+        cdef uint32_t *counts = <uint32_t *> calloc(n + 1, sizeof(uint32_t))
         cdef fb_activity_picture p
         cdef int taken = 0
         cdef int64_t every = <int64_t> (every_s * 1e9)
         cdef int64_t due = fb_now_ns()
         cdef uint32_t key = fb_event_epoch(&self.stopped)
         cdef bint stopped = self.over
-        if looked_at == NULL or found == NULL:
+        if looked_at == NULL or counts == NULL:
             free(looked_at)
-            free(found)
+            free(counts)
             raise MemoryError
         for i in range(n):
             looked_at[i] = &(<ResultPartition> partitions[i]).core.activity
@@ -55,7 +55,7 @@ cdef class Sampler:
                 for i in range(n):
                     fb_activity_read(looked_at[i], fb_now_ns(), &p)
                     if p.state in (FB_WAIT_CREDIT, FB_WAIT_LINK, FB_WAIT_SEGMENT):
-                        found[i] += 1
+                        counts[i] += 1
                 taken += 1
                 due += every
                 while fb_now_ns() < due and not stopped:
@@ -64,7 +64,7 @@ cdef class Sampler:
                     else:
                         fb_event_wait(&self.stopped, key, due)
         try:
-            return taken, [found[i] for i in range(n)]
+            return taken, [counts[i] for i in range(n)]
         finally:
             free(looked_at)
-            free(found)
+            free(counts)

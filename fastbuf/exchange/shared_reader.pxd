@@ -54,7 +54,7 @@ cdef class SharedReader:
     cdef uint64_t gap           # records dropped before the slot at head, that were not told
     cdef uint64_t gap_told
     cdef bint inside            # between `enter` and `leave`
-    cdef uint32_t told          # head when the writer's doorbell was last rung
+    cdef uint32_t told_head     # head when the writer's doorbell was last rung
     cdef SharedEnd over         # the end that was reported to the writer
     cdef uint64_t received      # buffers that were read completely
     cdef readonly object peer   # for messages

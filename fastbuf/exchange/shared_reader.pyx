@@ -220,12 +220,12 @@ cdef class SharedReader:
             fb_u32_store_release(&self.block.head, self.head)
             # A sleeping writer is woken only for several slots at a time, and by `leave` for the rest.  One that polls
             # sees `head` at once.
-            if self.head - self.told >= TELL_EVERY:
+            if self.head - self.told_head >= TELL_EVERY:
                 self.tell()
 
     cdef void tell(self) noexcept nogil:
         cdef uint32_t low_water
-        self.told = self.head
+        self.told_head = self.head
         fb_fence_seq_cst()              # low_water after head: see the wake-ups in result_subpartition.pxd
         low_water = fb_u32_load_relaxed(&self.block.low_water)
         if low_water == 0 or fb_u32_load_relaxed(&self.block.tail) - self.head <= low_water:
@@ -247,7 +247,7 @@ cdef class SharedReader:
         if self.inside:
             fb_u32_store_release(&self.block.reading, 0)
             self.inside = False
-        if self.head != self.told:
+        if self.head != self.told_head:
             self.tell()
 
     cdef SharedEnd writer_ended(self) noexcept nogil:
