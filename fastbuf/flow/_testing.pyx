@@ -69,9 +69,9 @@ def block_all_used(NetworkBufferPool pool not None, LocalBufferPool local not No
         s = bm_take(&g, &c, 0)
     bm_block(&g, &c)
     ready = bm_count_ready(&g)
-    found = c.ready_count, ready
+    counts = c.ready_count, ready
     for s in taken:
         bm_release(&g, &c, s)
     bm_close(&g, &c)
     bm_free(&g)
-    return found
+    return counts

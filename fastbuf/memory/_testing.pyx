@@ -48,7 +48,7 @@ def pair_loop(LocalBufferPool local, int64_t n):
 
 def batch_loop(LocalBufferPool local, int64_t n, uint32_t size):
     """Acquire and recycle `size` segments at once, `n` times; returns nanoseconds."""
-    cdef int32_t held[MOST_HELD]
+    cdef int32_t numbers[MOST_HELD]
     cdef int64_t begin, _
     cdef uint32_t got = size
     if not 1 <= size <= MOST_HELD:
@@ -56,8 +56,8 @@ def batch_loop(LocalBufferPool local, int64_t n, uint32_t size):
     with nogil:
         begin = fb_now_ns()
         for _ in range(n):
-            got = local_try_acquire_many(local.core, size, held)
-            segment_recycle_many(local.core.pool, held, got)
+            got = local_try_acquire_many(local.core, size, numbers)
+            segment_recycle_many(local.core.pool, numbers, got)
             if got != size:
                 break
         begin = fb_now_ns() - begin
@@ -88,7 +88,7 @@ def churn(LocalBufferPool local, int64_t n, int most, uint64_t mark, bint wait=T
         Steps that found the mark of another thread, waits that timed out after 30 s, segments requested.  Ends early if
         the pool is destroyed.
     """
-    cdef int32_t held[MOST_HELD]
+    cdef int32_t numbers[MOST_HELD]
     cdef int count = 0
     cdef int64_t _, faults = 0, timeouts = 0, got = 0
     cdef uint64_t seed = mark * 2654435761u
@@ -115,14 +115,14 @@ def churn(LocalBufferPool local, int64_t n, int most, uint64_t mark, bint wait=T
                     continue
                 faults += mark_of(p, i)[0] != 0 and mark_of(p, i)[0] != POISONED
                 mark_of(p, i)[0] = mark
-                held[count] = i
+                numbers[count] = i
                 count += 1
                 got += 1
             elif count:
                 at = draw(&seed) % count
-                i = held[at]
+                i = numbers[at]
                 count -= 1
-                held[at] = held[count]
+                numbers[at] = numbers[count]
                 if draw(&seed) & 7 == 0:                # sometimes through a second reference
                     segment_retain(p.pool, i)
                     segment_recycle(p.pool, i)
@@ -131,8 +131,8 @@ def churn(LocalBufferPool local, int64_t n, int most, uint64_t mark, bint wait=T
                 segment_recycle(p.pool, i)
         while count:
             count -= 1
-            mark_of(p, held[count])[0] = 0
-            segment_recycle(p.pool, held[count])
+            mark_of(p, numbers[count])[0] = 0
+            segment_recycle(p.pool, numbers[count])
     return faults, timeouts, got
 
 
@@ -146,7 +146,7 @@ def churn_many(LocalBufferPool local, int64_t n, uint32_t most, uint64_t mark):
     tuple of int
         Steps that found the mark of another thread, refused references, segments requested.
     """
-    cdef int32_t held[MOST_HELD]
+    cdef int32_t numbers[MOST_HELD]
     cdef int64_t _, faults = 0, refused = 0, got = 0
     cdef uint64_t seed = mark * 2654435761u
     cdef uint32_t count, k
@@ -155,7 +155,7 @@ def churn_many(LocalBufferPool local, int64_t n, uint32_t most, uint64_t mark):
         raise ValueError(f"most is {most}, mark {mark}")
     with nogil:
         for _ in range(n):
-            count = local_try_acquire_many(p, 1 + draw(&seed) % most, held)
+            count = local_try_acquire_many(p, 1 + draw(&seed) % most, numbers)
             if count == 0:
                 if local_destroyed(p):
                     break
@@ -163,18 +163,18 @@ def churn_many(LocalBufferPool local, int64_t n, uint32_t most, uint64_t mark):
                 continue
             got += count
             for k in range(count):
-                faults += mark_of(p, held[k])[0] != 0 and mark_of(p, held[k])[0] != POISONED
-                mark_of(p, held[k])[0] = mark
+                faults += mark_of(p, numbers[k])[0] != 0 and mark_of(p, numbers[k])[0] != POISONED
+                mark_of(p, numbers[k])[0] = mark
             for k in range(count):
-                faults += mark_of(p, held[k])[0] != mark
-                mark_of(p, held[k])[0] = 0
+                faults += mark_of(p, numbers[k])[0] != mark
+                mark_of(p, numbers[k])[0] = 0
             if draw(&seed) & 3 == 0:
                 k = draw(&seed) % count
-                segment_retain(p.pool, held[k])
-                refused += segment_recycle_many(p.pool, held, count)
-                refused += segment_recycle_many(p.pool, &held[k], 1)
+                segment_retain(p.pool, numbers[k])
+                refused += segment_recycle_many(p.pool, numbers, count)
+                refused += segment_recycle_many(p.pool, &numbers[k], 1)
             else:
-                refused += segment_recycle_many(p.pool, held, count)
+                refused += segment_recycle_many(p.pool, numbers, count)
     return faults, refused, got
 
 
@@ -286,7 +286,7 @@ def borrow_for_ever(Borrower borrower):
     """Take loans, mark and return them until killed; without the GIL, so that the kill can come anywhere."""
     cdef uint64_t entry
     cdef uint64_t *mark
-    cdef uint64_t kept = 0
+    cdef uint64_t loan = 0
     cdef uint64_t step = 0
     with nogil:
         while True:
@@ -297,12 +297,12 @@ def borrow_for_ever(Borrower borrower):
             else:
                 mark = <uint64_t *>(borrower.arena.base + <size_t><uint32_t>entry * <size_t>borrower.arena.stride)
                 mark[0] = entry
-                if kept != 0:                           # one loan is kept: the process dies with or without it
-                    borrower.put_back(kept)
-                kept = entry
-            if step % 7 == 0 and kept != 0:
-                borrower.put_back(kept)
-                kept = 0
+                if loan != 0:                           # one loan stays: the process dies with or without it
+                    borrower.put_back(loan)
+                loan = entry
+            if step % 7 == 0 and loan != 0:
+                borrower.put_back(loan)
+                loan = 0
 
 
 def recycle_behind(MemorySegment segment):
