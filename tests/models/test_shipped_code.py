@@ -521,7 +521,7 @@ MUTATIONS: dict[str, tuple[Scenario, str, str, str]] = {
     "a reader that does not tell of what is left": (
         ring_told_late,
         "exchange/shared_reader.pyx",
-        "        if self.head != self.told:\n            self.tell()",
+        "        if self.head != self.told_head:\n            self.tell()",
         "        pass",
     ),
     "a burst whose last buffer is not told of": (

@@ -29,8 +29,8 @@ REMEDY = "cache() the input, or use mode='blocking', which reads it once"
 @dataclass
 class _Scope:
     parts: int = 0
-    found: tuple[int, int] | None = None
-    served: tuple[int, ...] = ()  # partitions served by the run that found it
+    totals: tuple[int, int] | None = None
+    served: tuple[int, ...] = ()  # partitions served by the run whose totals these are
 
 
 class Agreement:
@@ -61,7 +61,7 @@ class Agreement:
         again, names = False, tuple(scopes)
         for name, scope in zip(names, self._of(names), strict=True):
             # A run that failed has delivered no complete partition, so it does not count
-            again |= scope.found is not None and not (name == NAMELESS and not part)
+            again |= scope.totals is not None and not (name == NAMELESS and not part)
             scope.parts += part
             if scope.parts == WARN_AT and not self._warned:
                 self._warned = True
@@ -102,10 +102,10 @@ class Agreement:
         digest = sum(int(f.get("digest", 0)) for f in figures) & MASK
         names = tuple(scopes)
         for name, scope in zip(names, self._of(names), strict=True):
-            if scope.found is None or (name == NAMELESS and (whole or 0 in served)):
-                scope.found, scope.served = (rows, digest), tuple(served)
-            elif scope.found != (rows, digest):
-                what = f"{scope.found[0]:,} rows, then {rows:,}" if scope.found[0] != rows else "other keys"
+            if scope.totals is None or (name == NAMELESS and (whole or 0 in served)):
+                scope.totals, scope.served = (rows, digest), tuple(served)
+            elif scope.totals != (rows, digest):
+                what = f"{scope.totals[0]:,} rows, then {rows:,}" if scope.totals[0] != rows else "other keys"
                 return (
                     f"its input is not deterministic: read for partitions {_short(scope.served)} and again for "
                     f"{_short(served)} of the same result, it had {what}, so rows would be lost or doubled. {REMEDY}"
@@ -113,13 +113,13 @@ class Agreement:
         return ""
 
     def _of(self, scopes: Iterable[str]) -> list[_Scope]:
-        found = []
+        entries = []
         for name in scopes:
-            found.append(self._scopes.setdefault(name, _Scope()))
+            entries.append(self._scopes.setdefault(name, _Scope()))
             self._scopes.move_to_end(name)
         while len(self._scopes) > KEPT_SCOPES:
             self._scopes.popitem(last=False)
-        return found
+        return entries
 
 
 def _short(partitions: Sequence[int]) -> str:

@@ -58,7 +58,7 @@ def values_of(folders: Sequence[str]) -> tuple[tuple[str, str | None], ...]:
 
 def unescaped(name: str) -> str:
     """Spark's names: ``%XX`` is one character, and so never a byte of UTF-8."""
-    return re.sub("%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), name)
+    return re.sub("%([0-9A-Fa-f]{2})", lambda match: chr(int(match[1], 16)), name)
 
 
 def partition_types(
@@ -108,12 +108,12 @@ def partition_types(
     odd_names = sorted(set(given) - set(names)) if files else []
     if odd_names:
         raise ConfigError(f"partition_types has {odd_names}: the directories are named by {names}")
-    made: dict[str, DataType] = {}
+    result: dict[str, DataType] = {}
     for at, name in enumerate(names):
         values = {value for file in files if (value := file.values[at][1]) is not None}
         inferred = [_type_of(value, instant or T.TimestampType()) if infer else T.StringType() for value in values]
-        made[name] = given[name] if name in given else reduce(_wider, inferred, cast("DataType", T.NullType()))
-    return made
+        result[name] = given[name] if name in given else reduce(_wider, inferred, cast("DataType", T.NullType()))
+    return result
 
 
 def _type_of(value: str, instant: DataType) -> DataType:
@@ -133,7 +133,7 @@ def _type_of(value: str, instant: DataType) -> DataType:
     if _real(value) is not None:
         return T.DoubleType()
     text = unescaped(value)
-    if (found := _INSTANT.fullmatch(text)) and len(found[4] or "") < 3 and _microseconds(text) is not None:
+    if (match := _INSTANT.fullmatch(text)) and len(match[4] or "") < 3 and _microseconds(text) is not None:
         return instant
     if _DATE.fullmatch(value) and _days(value) is not None:
         return T.DateType()
@@ -224,19 +224,19 @@ def value_of(value: str, kind: pa.DataType, name: str) -> pa.Scalar:
     import pyarrow as pa
 
     try:
-        made = _value(value, kind, name)
+        scalar = _value(value, kind, name)
     except (SchemaMismatch, pa.ArrowInvalid, OverflowError) as error:
         raise SchemaError(
             f"a directory of {name} has the value {value!r}, which is no {kind}: give another type (partition_types=)"
         ) from error
     try:
-        made.as_py()
+        scalar.as_py()
     except (OverflowError, ValueError) as error:
         raise SchemaError(
             f"a directory of {name} has the value {value!r}, a {kind} that Python does not have ({error}): read it as "
             f"a string (partition_types={{{name!r}: 'string'}})"
         ) from error
-    return made
+    return scalar
 
 
 def _value(value: str, kind: pa.DataType, name: str) -> pa.Scalar:
@@ -266,13 +266,13 @@ def _instant(local: int, kind: pa.DataType) -> pa.Scalar:
     """The instant of a time in the zone of its type; Java moves one that summer time skips on by as much."""
     import pyarrow as pa
 
-    def found(number: int) -> pa.Array:
+    def instant(number: int) -> pa.Array:
         times = pa.array([number], pa.int64()).cast(pa.timestamp("us"))
         return times if kind.tz is None else instants(times, kind.tz)
 
     try:
-        return found(local).cast(kind)[0]
+        return instant(local).cast(kind)[0]
     except pa.ArrowInvalid:
         # A day before it is in no such hour, and there the clocks are not changed yet
-        before = found(local - _DAY_US).cast(pa.int64())[0].as_py()
+        before = instant(local - _DAY_US).cast(pa.int64())[0].as_py()
         return pa.scalar(before + _DAY_US, pa.int64()).cast(kind)

@@ -54,7 +54,7 @@ def register(sc: Any, spec: ExchangeSpec, producers: Producers | None, unsteady:
     unsteady
         Why the input may differ each time it is read; empty: no reason is known.
     """
-    server, spec = _known(sc, spec)
+    server, spec = _with_address(sc, spec)
 
     def submit(run: Run, targets: list[Target]) -> Job:
         assert producers is not None, "a barrier stage has no producers' job"
@@ -94,7 +94,7 @@ def register(sc: Any, spec: ExchangeSpec, producers: Producers | None, unsteady:
 
 def register_reports(sc: Any, spec: ExchangeSpec) -> ExchangeSpec:
     """Register a blocking exchange, whose tasks only report: figures, and where they hold rows."""
-    server, spec = _known(sc, spec)
+    server, spec = _with_address(sc, spec)
 
     def refuse(stage: int, reason: str) -> None:
         if not pyspark_private.is_indeterminate(sc, stage):
@@ -118,15 +118,15 @@ def register_reports(sc: Any, spec: ExchangeSpec) -> ExchangeSpec:
         active=partial(pyspark_private.is_active, sc),
     )
     _remember(sc, server, spec.exchange)
-    held = held_rows(sc, spec.conf)
-    if held is not None and held.service:
-        held = _served(sc, server, spec.conf, held)
-    return replace(spec, held=held)
+    storage = held_rows(sc, spec.conf)
+    if storage is not None and storage.service:
+        storage = _served(sc, server, spec.conf, storage)
+    return replace(spec, held=storage)
 
 
-def _served(sc: Any, server: Rendezvous, conf: ShuffleConf, held: HeldRows) -> HeldRows:
+def _served(sc: Any, server: Rendezvous, conf: ShuffleConf, storage: HeldRows) -> HeldRows:
     """With the name and secret of the application's file servers; those with other ports or certificates are others."""
-    about = (str(sc.applicationId), server.address, conf.port_min, conf.port_max, conf.tls(), held.directories)
+    about = (str(sc.applicationId), server.address, conf.port_min, conf.port_max, conf.tls(), storage.directories)
     with _services_lock:
         for other in [each for each in _services if each[0] != about[0]]:
             del _services[other]
@@ -135,10 +135,10 @@ def _served(sc: Any, server: Rendezvous, conf: ShuffleConf, held: HeldRows) -> H
             server.register_servers(*_services[about])
             _remember(sc, server, _services[about][0])
         service, secret = _services[about]
-    return replace(held, service=service, secret=secret)
+    return replace(storage, service=service, secret=secret)
 
 
-def _known(sc: Any, spec: ExchangeSpec) -> tuple[Rendezvous, ExchangeSpec]:
+def _with_address(sc: Any, spec: ExchangeSpec) -> tuple[Rendezvous, ExchangeSpec]:
     """The rendezvous for an exchange, and the exchange with its address and a secret."""
     server = server_of(sc, spec.conf)
     return server, replace(spec, address=server.address, secret=secrets.token_bytes(32))
@@ -146,17 +146,17 @@ def _known(sc: Any, spec: ExchangeSpec) -> tuple[Rendezvous, ExchangeSpec]:
 
 def _adviser(sc: Any, partitions: int, conf: ShuffleConf) -> Callable[[RunSummary], None]:
     """Tells, once, that partitions cost more than they bring, when a run has served all of them."""
-    told: list[str] = []
+    advice: list[str] = []
 
     def done(summary: RunSummary) -> None:
-        if told or len(summary.consumers) < partitions or summary.outcome != "ok":
+        if advice or len(summary.consumers) < partitions or summary.outcome != "ok":
             return
         cores = slots_of(sc) or partitions
         if str(sc.master).startswith("local"):
             cores = min(cores, machine_cores())
-        told.append(too_many(summary.name, partitions, cores, summary.bytes_sent, conf.memory_bytes))
-        if told[0]:
-            log.warning("%s", told[0])
+        advice.append(too_many(summary.name, partitions, cores, summary.bytes_sent, conf.memory_bytes))
+        if advice[0]:
+            log.warning("%s", advice[0])
 
     return done
 
@@ -222,10 +222,10 @@ def last_run() -> RunSummary | None:
 
     Workers report their figures after their last rows: a current run gets half a second to end.
     """
-    found = [server.summaries[-1] for server in rendezvous.servers() if server.summaries]
-    if not found:
+    summaries = [server.summaries[-1] for server in rendezvous.servers() if server.summaries]
+    if not summaries:
         return None
     deadline = monotonic() + LAST_WORDS_S
-    while found[-1].outcome == "running" and monotonic() < deadline:
+    while summaries[-1].outcome == "running" and monotonic() < deadline:
         time.sleep(0.005)  # Spark reports an action's end before the workers do
-    return found[-1]
+    return summaries[-1]

@@ -41,13 +41,13 @@ def properties(df: DataFrame, max_row_bytes: int) -> dict[str, str]:
     """
     conf = df.sparkSession.conf
     rows = int(conf.get(MAX_RECORDS) or 0)
-    found = _BYTES.match(conf.get(MAX_BYTES) or "")
-    if rows <= 0 or found is None:
+    limit = _BYTES.match(conf.get(MAX_BYTES) or "")
+    if rows <= 0 or limit is None:
         return {}
     longest = max_row_bytes or fixed_bytes(df.schema) or SKEW * average_bytes(df)
     if not longest:
         return {}
-    fit = int(found[1]) // longest
+    fit = int(limit[1]) // longest
     if fit >= rows:
         return {MAX_BYTES: NO_LIMIT}
     return {MAX_BYTES: NO_LIMIT, MAX_RECORDS: str(fit)} if max_row_bytes and fit else {}
@@ -55,8 +55,8 @@ def properties(df: DataFrame, max_row_bytes: int) -> dict[str, str]:
 
 def is_measured(df: DataFrame, max_row_bytes: int, pipelined: bool) -> bool:
     """Whether Spark measures the batches of ``df`` after every row; ``pipelined``: the next exchange is."""
-    found = _BYTES.match(df.sparkSession.conf.get(MAX_BYTES) or "")
-    return found is not None and found[1] != NO_LIMIT and not (pipelined and properties(df, max_row_bytes))
+    limit = _BYTES.match(df.sparkSession.conf.get(MAX_BYTES) or "")
+    return limit is not None and limit[1] != NO_LIMIT and not (pipelined and properties(df, max_row_bytes))
 
 
 def fixed_bytes(kind: DataType) -> int:

@@ -27,7 +27,7 @@ def choose(asked: str, session: str, obstacles: Callable[[], Iterable[str]]) -> 
     wanted, whose = (session, "spark.fastbuf.mode=pipelined") if asked == "auto" else (asked, f"mode='{asked}'")
     if wanted != "pipelined":
         return "blocking"
-    found = list(obstacles())
-    if found:
-        raise PreflightError(f"{whose} cannot run: {'; '.join(found)}")
+    reasons = list(obstacles())
+    if reasons:
+        raise PreflightError(f"{whose} cannot run: {'; '.join(reasons)}")
     return "pipelined"

@@ -63,7 +63,7 @@ def ui(
             port = ShuffleConf.from_session(spark).ui_port if spark is not None else 0
         from fastbuf_spark.streams.query import queries
 
-        made = serve(
+        server = serve(
             exchanges,
             host=host,
             port=port,
@@ -73,8 +73,8 @@ def ui(
             names=names,
             queries=queries,
         )
-        _open = os.getpid(), made
-        return made
+        _open = os.getpid(), server
+        return server
 
 
 def start(port: int) -> None:
@@ -96,8 +96,8 @@ def exchanges() -> list[Exchange]:
     for summary in summaries:
         if summary.parent:
             above.setdefault(summary.parent, []).append(_id(summary))
-    known = {summary.number for summary in summaries}
-    for number in [number for number in _ended if number not in known]:
+    numbers = {summary.number for summary in summaries}
+    for number in [number for number in _ended if number not in numbers]:
         _ended.pop(number, None)
     return [_exchange(summary, above.get(summary.epoch, []) if summary.epoch else []) for summary in summaries]
 

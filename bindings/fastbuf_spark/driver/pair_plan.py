@@ -89,9 +89,9 @@ class PairShuffle:
         if partition_func is not None:
             check_function("partition_func", partition_func, "takes a key and returns a number")
         sc = sides[0].context
-        found = conf.checked_on(sc.master) if conf else ShuffleConf.from_context(sc)
-        table = found.held_bytes(sc.getConf().get)
-        return cls(name, sides, num_partitions, partition_func, mode, found, table)
+        settings = conf.checked_on(sc.master) if conf else ShuffleConf.from_context(sc)
+        table = settings.held_bytes(sc.getConf().get)
+        return cls(name, sides, num_partitions, partition_func, mode, settings, table)
 
     def merged(
         self, create: Callable[[Any], Any] | None, merge_value: Callable[..., Any], merge: Callable[..., Any]
@@ -127,22 +127,22 @@ class PairShuffle:
         here = [stage is not iter and rdd.partitioner == partitioner for rdd in self.sides]
         if any(here):  # as in Spark, what is already partitioned this way is not shuffled
             sides = zip(self.sides, here, strict=True)
-            placed = together([rdd if is_here else self._alone(rdd) for rdd, is_here in sides])
-            if placed.getNumPartitions() == self.partitions:
+            union = together([rdd if is_here else self._alone(rdd) for rdd, is_here in sides])
+            if union.getNumPartitions() == self.partitions:
                 in_place = named(InPlace(combine, stage), "fastbuf_in_place", flat=True)
-                made = placed.mapPartitions(in_place, preservesPartitioning=True)
-                made.partitioner = partitioner
-                return made
+                result = union.mapPartitions(in_place, preservesPartitioning=True)
+                result.partitioner = partitioner
+                return result
         func = own_partition_func(self.partition_func)
         codec = RecordCodec(self.partitions, None, func, packed=stage is not iter)
-        kept = [pyspark_private.as_pickles(rdd) for rdd in self.sides]
+        pickles = [pyspark_private.as_pickles(rdd) for rdd in self.sides]
         codecs = [
             dataclasses.replace(
-                codec, combine=combine, side=side if len(kept) > 1 else None, pickled=source is not None
+                codec, combine=combine, side=side if len(pickles) > 1 else None, pickled=source is not None
             )
-            for side, source in enumerate(kept)
+            for side, source in enumerate(pickles)
         ]
-        sources = [rdd if source is None else source for source, rdd in zip(kept, self.sides, strict=True)]
+        sources = [rdd if source is None else source for source, rdd in zip(pickles, self.sides, strict=True)]
         spec = ExchangeSpec(secrets.token_hex(16), self.name, self.partitions, self.conf, codec)
         mode = choose(self.mode, self.conf.mode, lambda: self._obstacles(sc))
         log.info("%s into %d partitions: mode='%s'", self.name, self.partitions, mode)
@@ -155,7 +155,7 @@ class PairShuffle:
             ]
             moved = pyspark_private.moved(sent, self.partitions, place)
             reduce_side = named(RecordReduceSide(spec, stage), "fastbuf_reduce", flat=True)
-            made = moved.mapPartitions(reduce_side, preservesPartitioning=True)
+            result = moved.mapPartitions(reduce_side, preservesPartitioning=True)
         else:
             spec = exchanges.register(sc, spec, self._producers(sources, codecs), self._unsteady())
             requests = pyspark_private.numbers_of(sc, self.partitions, place)
@@ -163,9 +163,9 @@ class PairShuffle:
             upstream.remember(sc, read, self.partitions + upstream.held_by_rdds(self.sides))
             exchanges.lives_with(sc, spec.exchange, read)
             consumer = named(Consumer(spec, stage).records, "fastbuf_consumer", flat=True)
-            made = requests.mapPartitions(consumer, preservesPartitioning=True)
-        made.partitioner = partitioner
-        return made
+            result = requests.mapPartitions(consumer, preservesPartitioning=True)
+        result.partitioner = partitioner
+        return result
 
     def _obstacles(self, sc: Any) -> Iterable[str]:
         return judged(cluster_of(sc, self.conf), self.partitions, "pipelined", self.conf)
@@ -178,19 +178,19 @@ class PairShuffle:
         sc = self.sides[0].context
         # With its function as it is now, which producers would pickle later, together with their own
         sides = [pyspark_private.with_function(rdd, partial(AsItIs, sc)) for rdd in sides]
-        kept: list[Any] = [AsItIs(sc, codec) for codec in codecs]
+        shipped: list[Any] = [AsItIs(sc, codec) for codec in codecs]
 
         def producers(spec: ExchangeSpec, epoch: int, targets: list[Target]) -> Callable[[], Any]:
             def action() -> Any:
                 counts = [rdd.getNumPartitions() for rdd in sides]
                 how = fold(sum(counts), (slots_of(sc) or self.partitions + 1) - len(targets))
-                made = []
-                for rdd, count, codec in zip(sides, counts, kept, strict=True):
+                parts = []
+                for rdd, count, codec in zip(sides, counts, shipped, strict=True):
                     share = count if how is None else max(1, how.tasks * count // sum(counts))
                     source = rdd if how is None else rdd.coalesce(share)
                     producer = Producer(dataclasses.replace(spec, codec=codec), epoch, targets)
-                    made.append(source.mapPartitions(named(producer.records, "fastbuf_producer")))
-                return (made[0] if len(made) == 1 else sc.union(made)).collect()
+                    parts.append(source.mapPartitions(named(producer.records, "fastbuf_producer")))
+                return (parts[0] if len(parts) == 1 else sc.union(parts)).collect()
 
             return action
 

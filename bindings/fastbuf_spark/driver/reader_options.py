@@ -170,23 +170,23 @@ def read_options(spark: Any, reader: str, given: Mapping[str, Any]) -> dict[str,
     ConfigError
         Spark would read other rows than are read here, or has no such option.
     """
-    told = {name.lower(): (name, _text(value)) for name, value in given.items() if value is not None}
-    conf, made = spark.conf.getAll, {}
+    options = {name.lower(): (name, _text(value)) for name, value in given.items() if value is not None}
+    conf, honoured = spark.conf.getAll, {}
     for option in OPTIONS:
         if reader not in option.readers.split():
             continue
         names, settings = option.names.split(), option.settings.split()
         # Those of one line with several names are one option, or none that is honoured
-        theirs = [told.pop(name.lower()) for name in names if name.lower() in told]
+        theirs = [options.pop(name.lower()) for name in names if name.lower() in options]
         theirs = theirs or [(PREFIX + name, str(conf[PREFIX + name])) for name in settings if PREFIX + name in conf]
         for name, value in theirs:
             if not any(value.lower() == fits or fnmatchcase(value.lower(), fits) for fits in option.values):
                 raise ConfigError(_refusal(reader, name, value, option))
         if theirs:
-            made[(names or settings)[0]] = theirs[0][1]
-    for name, value in told.values():
+            honoured[(names or settings)[0]] = theirs[0][1]
+    for name, value in options.values():
         raise ConfigError(_refusal(reader, name, value, None))
-    return made
+    return honoured
 
 
 def is_true(options: Mapping[str, str], name: str, default: bool = False) -> bool:

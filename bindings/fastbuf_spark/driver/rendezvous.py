@@ -534,7 +534,7 @@ class Rendezvous:
         while above := next((r for r in self._runs if r.epoch and r.epoch == readers[-1].parent), None):
             readers.append(above)
         exchange = self._exchanges.get(run.plan.exchange)
-        slots = exchange.slots.known() if exchange is not None and exchange.slots is not None else None
+        slots = exchange.slots.total() if exchange is not None and exchange.slots is not None else None
         for each in readers if slots is not None and sum(r.held_slots for r in readers) >= slots else [run]:
             each.abort(verdict, now, final=True)
 

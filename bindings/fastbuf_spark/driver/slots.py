@@ -19,7 +19,7 @@ class Slots:
 
     Attributes
     ----------
-    known
+    total
         Tasks that Spark runs at once when it has all its executors; None if unknown.
     caches
         Returns the names of the caches that a stage fills.
@@ -27,7 +27,7 @@ class Slots:
         Returns the advice on how to get a number of slots.
     """
 
-    known: Callable[[], int | None]
+    total: Callable[[], int | None]
     caches: Callable[[int], tuple[str, ...]]
     remedy: Callable[[int], str]
 
@@ -47,13 +47,13 @@ class Slots:
         waiting = [other for other in live if other.without_producers]
         if any(other.epoch not in blocked for other in live) or run is not waiting[-1]:
             return ""
-        held: dict[str, list[int]] = {}  # by exchange name: the slots that each of its runs holds
+        by_exchange: dict[str, list[int]] = {}  # by exchange name: the slots that each of its runs holds
         for other in live:
             if other.held_slots:
-                held.setdefault(other.plan.name, []).append(other.held_slots)
-        need, slots = sum(map(sum, held.values())) + 1, self.known()
-        runs = {name: f" in {len(counts)} runs" if len(counts) > 1 else "" for name, counts in held.items()}
-        who = ", ".join(f"'{name}' {sum(counts)}{runs[name]}" for name, counts in held.items())
+                by_exchange.setdefault(other.plan.name, []).append(other.held_slots)
+        need, slots = sum(map(sum, by_exchange.values())) + 1, self.total()
+        runs = {name: f" in {len(counts)} runs" if len(counts) > 1 else "" for name, counts in by_exchange.items()}
+        who = ", ".join(f"'{name}' {sum(counts)}{runs[name]}" for name, counts in by_exchange.items())
         again = any(runs.values())
         fewer = "; or read a result less often at a time (in threads, in one union), or cache() it" if again else ""
         ways = either(self.remedy(need), "fewer partitions", "mode='blocking' for one of them")
