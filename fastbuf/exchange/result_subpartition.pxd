@@ -51,8 +51,8 @@
 # tells it first, and the reader drops the half element that it may have.
 #
 # Forbidden: draining bytes that were not committed; reusing a slot while the drainer reads it; seeing the end of
-# partition before the last buffer; more than `bound` buffers queued; dropping what the drainer has claimed, or an event;
-# losing a record that no gap counts.
+# partition before the last buffer; more than `bound` buffers queued; dropping what the drainer has claimed, or an
+# event; losing a record that no gap counts.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport fb_au32, fb_au64, fb_event, fb_pad
