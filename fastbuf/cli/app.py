@@ -134,6 +134,13 @@ def doctor() -> None:
     type=click.Choice(("both", "shuffle", "stream")),
     help="The job with two shuffles, the stream that is killed, or one after the other.",
 )
+@click.option(
+    "--folder",
+    "place",
+    default=None,
+    metavar="PLACE",
+    help="Path or URI of a directory for the files of the job with two shuffles; else a temporary one.",
+)
 @click.option("--stay", is_flag=True, help="Keep the live page open at the end, until you press Enter.")
 def demo(**options: Any) -> None:
     """Run a job with two shuffles over real flights, with Spark alone and with fastbuf; then kill a stream's worker."""

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import importlib.util
 import os
-import shutil
 import signal
 import tempfile
 import threading
@@ -22,8 +21,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from fastbuf.cli import demo_stream, picture
+from fastbuf.cli.places import Folder
 from fastbuf.cli.ways import BATCH_BYTES, FASTBUF, LIFTED, NO_LIMIT, SPARK, Job, Measured, difference, run_once
-from fastbuf.errors import ResourceError
+from fastbuf.errors import ConfigError, ResourceError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,6 +78,7 @@ def run(
     drawn: Path,
     stay: bool,
     part: str,
+    place: str | None = None,
 ) -> int:
     """Run the demo; the exit code is 1 if two ways wrote different files, or the stream lost or doubled a row."""
     import fastbuf_spark as fbs
@@ -90,10 +91,15 @@ def run(
         conf = dataclasses.replace(conf, batch_rows=SLOW_BATCH_ROWS, segment_size=SLOW_SEGMENT_BYTES)
         settings["spark.sql.execution.arrow.maxRecordsPerBatch"] = str(SLOW_BATCH_ROWS)
     code = 0
-    with tempfile.TemporaryDirectory(prefix="fastbuf-demo-", ignore_cleanup_errors=True) as name:
+    with (
+        tempfile.TemporaryDirectory(prefix="fastbuf-demo-", ignore_cleanup_errors=True) as name,
+        contextlib.ExitStack() as stack,
+    ):
         folder = Path(name)
+        files = Folder(name) if place is None else Folder(place) / folder.name
+        stack.callback(files.remove)
         if part != STREAM:
-            tell_job(console, scale, write_inputs(folder, scale), folder)
+            tell_job(console, scale, write_inputs(files, scale), files)
         with (
             console.status("Starting Spark") as status,
             session("fastbuf demo", master, settings) as (spark, _),
@@ -103,7 +109,8 @@ def run(
             console.print(f"[b]Page[/]  {page.url}", highlight=False, soft_wrap=True)
             console.print("      Who holds up whom, live in a browser on this machine, until the demo ends.")
             if part != STREAM:
-                results = measure(console, spark, Job(partitions, conf, slow_ms / 1000), folder, rounds)
+                check_reading(spark, files / "sample")
+                results = measure(console, spark, Job(partitions, conf, slow_ms / 1000), files, rounds)
                 title = f"{FLIGHTS * scale:,} flights, Parquet to Parquet, {master} on {os.cpu_count()} CPUs"
                 show_result(console, results[SPARK])
                 show_times(console, results, FLIGHTS * scale, title)
@@ -121,26 +128,37 @@ def run(
     return code
 
 
-def write_inputs(folder: Path, scale: int) -> int:
+def check_reading(spark: SparkSession, files: Folder) -> None:
+    """ConfigError if Spark itself has no file system for these files."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        spark.read.parquet(str(files))
+    except Py4JJavaError as error:
+        said = str(error.java_exception).splitlines()[0]
+        raise ConfigError(
+            f"Spark does not read {files}, and the demo measures it too: {said}; give Spark the package of this file "
+            "system (spark.jars.packages), and of S3 an s3a:// URI"
+        ) from error
+
+
+def write_inputs(folder: Folder, scale: int) -> int:
     """Write the flights as Parquet files, each copy with its own tail numbers; returns the bytes of all files.
 
     They are in ``input``; the flights of a month are in ``sample``, for the warm-up.
     """
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
-    table = flights()
+    table, size = flights(), 0
     tail = table.schema.get_field_index(KEY)
-    for name in ("input", "sample"):
-        (folder / name).mkdir()
     for copy in range(scale):
         named = pc.binary_join_element_wise(table[KEY], str(copy), "-") if copy else table[KEY]
-        pq.write_table(table.set_column(tail, KEY, named), folder / "input" / f"flights-{copy:03}.parquet")
-    pq.write_table(table.slice(0, table.num_rows // 12), folder / "sample" / "flights.parquet")
-    return sum(file.stat().st_size for file in (folder / "input").iterdir())
+        size += (folder / "input").write(table.set_column(tail, KEY, named), f"flights-{copy:03}.parquet")
+    (folder / "sample").write(table.slice(0, table.num_rows // 12), "flights.parquet")
+    return size
 
 
-def tell_job(console: Console, scale: int, size: int, folder: Path) -> None:
+def tell_job(console: Console, scale: int, size: int, folder: Folder) -> None:
     """Print what will run, and on which data."""
     copies = f", {scale} times, each copy under tail numbers of its own" if scale > 1 else ""
     console.print(
@@ -168,7 +186,7 @@ def _asked_to_stop() -> Iterator[threading.Event]:
         raise KeyboardInterrupt
 
 
-def measure(console: Console, spark: SparkSession, job: Job, folder: Path, rounds: int) -> dict[str, Measured]:
+def measure(console: Console, spark: SparkSession, job: Job, folder: Folder, rounds: int) -> dict[str, Measured]:
     """One run of each way to warm up (JVM, Python workers), then ``rounds`` rounds, every other one backwards."""
     results = {way: Measured(way) for way in WAYS}
     columns = (
@@ -191,7 +209,7 @@ def measure(console: Console, spark: SparkSession, job: Job, folder: Path, round
                 progress.update(bar, completed=done, total=total or None)
 
             run_once(spark, plan, into, folder / source, folder / "output", watch)
-            shutil.rmtree(folder / "output")
+            (folder / "output").remove()
             progress.remove_task(bar)
             progress.console.print(f"      {into.way}, {label}: {into.seconds[-1]:.2f} s", style="dim", highlight=False)
 

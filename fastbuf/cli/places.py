@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import ConfigError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from fastbuf_spark.api.pipelines import Pipeline
@@ -109,6 +110,44 @@ class Place:
         mode = "overwrite" if overwrite else "error"
         write = rows.write_delta if self.is_delta else rows.write_parquet
         return write(self.where, mode=mode).rows
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A directory of a command's own, at a path or URI."""
+
+    where: str
+
+    def __str__(self) -> str:
+        return self.where
+
+    def __truediv__(self, name: str) -> Folder:
+        return Folder(f"{self.where.rstrip('/')}/{name}")
+
+    def write(self, table: pa.Table, name: str) -> int:
+        """Write a table to a Parquet file in it; the bytes of the file."""
+        import pyarrow.parquet as pq
+
+        system, path = Place(self.where, False).files()
+        system.create_dir(path)
+        with system.open_output_stream(f"{path}/{name}") as stream:
+            pq.write_table(table, stream)
+            return int(stream.tell())
+
+    def read(self) -> pa.Table:
+        """The rows of the Parquet files in it."""
+        import pyarrow.parquet as pq
+
+        system, path = Place(self.where, False).files()
+        return pq.read_table(path, filesystem=system)
+
+    def remove(self) -> None:
+        """Delete it, if it is there."""
+        from pyarrow import fs
+
+        system, path = Place(self.where, False).files()
+        if system.get_file_info(path).type == fs.FileType.Directory:
+            system.delete_dir(path)
 
 
 def literal(path: Path) -> str:

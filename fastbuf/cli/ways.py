@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.cli import delays
+from fastbuf.cli.places import Folder
 from fastbuf.cli.spark import Stage, TaskCounter, stages
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Job:
     conf: Any
     pause_s: float = 0.0
 
-    def run(self, spark: SparkSession, way: str, source: Path, target: Path) -> None:
+    def run(self, spark: SparkSession, way: str, source: Folder, target: Folder) -> None:
         """Run the job to its end."""
         follow = functools.update_wrapper(functools.partial(delays.follow, pause_s=self.pause_s), delays.follow)
         if way == FASTBUF:
@@ -104,14 +104,12 @@ class Measured:
         return ordered[(len(ordered) - 1) // 2]
 
 
-def run_once(spark: SparkSession, job: Job, into: Measured, source: Path, target: Path, watch: Watch) -> None:
+def run_once(spark: SparkSession, job: Job, into: Measured, source: Folder, target: Folder, watch: Watch) -> None:
     """Run a way once to its end; add the figures, and the rows of its files, to ``into``.
 
     The job runs in a thread of its own, so that this one can report progress.  Bytes and rows are those of both
     shuffles: from Spark's shuffle files, or from the exchanges.
     """
-    import pyarrow.parquet as pq
-
     outcome: dict[str, Any] = {}
 
     def work() -> None:
@@ -149,7 +147,7 @@ def run_once(spark: SparkSession, job: Job, into: Measured, source: Path, target
     else:
         into.bytes_moved, into.rows_moved = sum(stage.size for stage in ran), sum(stage.records for stage in ran)
     into.spans.append(_spans(ran, [0.0, *map(_starting, into.runs), 0.0, 0.0], since, since + seconds))
-    into.tables.append(pq.read_table(target).sort_by(ORDER))
+    into.tables.append(target.read().sort_by(ORDER))
 
 
 def _spans(ran: list[Stage], ready: list[float], since: float, until: float) -> list[Span]:

@@ -328,7 +328,7 @@ def test_settings_that_are_refused(spark: Any, setting: Any, tmp_path: Path, opt
     """Whatever else a setting of the table is; those that may be true or false have no other values."""
     if option.values == ("true", "false"):
         return
-    other = {"true": "false", "false": "true", "corrected": "LEGACY"}.get(option.values[0], "zzz")
+    other = {"true": "false", "false": "true", "corrected": "LEGACY", "native": "hive"}.get(option.values[0], "zzz")
     for name in option.settings.split():
         setting(PREFIX + name, other)
         for reader in option.readers.split():

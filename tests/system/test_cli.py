@@ -80,7 +80,7 @@ def said_until(running: subprocess.Popen[str], words: str) -> str:
 
 
 def test_demo_shows_both_ways_and_that_they_agree(tmp_path: Path) -> None:
-    with demo(tmp_path, "--part", "shuffle") as running:
+    with demo(tmp_path, "--part", "shuffle", "--folder", f"file://{tmp_path}/files") as running:
         link = re.search(r"(http://127[.]0[.]0[.]1:\d+)/#token=(\S+)", said_until(running, "#token="))
         assert link
         asked = urllib.request.Request(link[1] + "/jobs", headers={"Authorization": f"Bearer {link[2]}"})
@@ -111,7 +111,7 @@ def test_demo_shows_both_ways_and_that_they_agree(tmp_path: Path) -> None:
     texts = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
     assert {"Spark's own", "Spark's own, lifted", "fastbuf"} <= set(texts)
     assert texts.count("follow each aircraft") == 3
-    assert list((tmp_path / "temporary").iterdir()) == []
+    assert [*(tmp_path / "temporary").iterdir(), *(tmp_path / "files").iterdir()] == []
 
 
 def test_demo_kills_a_worker_of_a_stream_and_loses_nothing(tmp_path: Path) -> None:
