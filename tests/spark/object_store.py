@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import itertools
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -106,15 +108,40 @@ def served() -> Iterator[Proxy]:
         server.stop()
 
 
+@contextmanager
+def served_apart() -> Iterator[str]:
+    """A store with faults in a process of its own, for clients that hold Python's lock while they wait; its address."""
+    with subprocess.Popen(
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        yield server.stdout.readline().strip()
+        server.stdin.close()
+        assert int(server.stdout.read()) > 3, "faults"
+
+
 def store(proxy: Proxy, **options: Any) -> Any:
     """The file system."""
+    return store_at(proxy.address, **options)
+
+
+def store_at(address: str, **options: Any) -> Any:
     from pyarrow import fs
 
     return fs.S3FileSystem(
         access_key="someone",
         secret_key="s3cr3t",
-        endpoint_override=proxy.address,
+        endpoint_override=address,
         scheme="http",
         region="us-east-1",
         **options,
     )
+
+
+if __name__ == "__main__":
+    with served() as made:
+        made.busy_each, made.reset_each, made.latency_s = 7, 11, 0.005
+        print(made.address, flush=True)
+        sys.stdin.read()
+        print(made.faults, flush=True)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
 pytest.importorskip("moto.server", reason="pip install 'moto[server]'")
 
-from object_store import Proxy, served, store
+from object_store import Proxy, served, served_apart, store, store_at
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, ResourceError
@@ -31,6 +33,12 @@ def names(system: Any, folder: str) -> list[str]:
     """Files that a reader sees."""
     found = system.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
     return [info.path for info in found if info.type == fs.FileType.File]
+
+
+def fails(batches: Any) -> Any:
+    for batch in batches:
+        yield batch
+        raise ValueError("no more")
 
 
 def test_files_in_and_out(spark: Any, proxy: Proxy, capsys: Any) -> None:
@@ -59,11 +67,6 @@ def test_files_in_and_out(spark: Any, proxy: Proxy, capsys: Any) -> None:
 def test_nothing_is_seen_before_the_commit(spark: Any, proxy: Proxy, monkeypatch: Any) -> None:
     """A run that fails while tasks write, and one that fails while files are copied, leave nothing."""
     system = store(proxy)
-
-    def fails(batches: Any) -> Any:
-        for batch in batches:
-            yield batch
-            raise ValueError("no more")
 
     with pytest.raises(Exception, match="no more"):
         fbs.pipeline(spark.range(4)).map_in_arrow(fails, "id long").write_parquet("bucket/b", filesystem=system)
@@ -124,3 +127,77 @@ def test_a_file_of_another_writer(spark: Any, proxy: Proxy) -> None:
     assert sorted(fbs.read_parquet(spark, "bucket/d/*.parquet", filesystem=system).collect()) == [
         (i,) for i in range(5)
     ]
+
+
+def test_delta_tables(spark: Any, capsys: Any) -> None:
+    """Written and read with faults; a run that fails leaves no file, and no upload that is paid for."""
+    deltalake = pytest.importorskip("deltalake", reason="pip install 'fastbuf[delta]'")
+    boto3 = pytest.importorskip("boto3", reason="pip install 'moto[server]'")
+    secret = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "s3cr3t"}
+    with served_apart() as address:
+        system, uri = store_at(address), "s3://bucket/delta"
+        options = {
+            **secret,
+            "AWS_ENDPOINT_URL": f"http://{address}",
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }
+        of: dict[str, Any] = {"filesystem": system, "storage_options": options}
+        df = spark.range(40).selectExpr("id", "id % 2 as k")
+        assert fbs.write_delta(df, uri, partition_by="k", **of).rows == 40
+        fbs.write_delta(df, uri, **of)
+        fbs.write_delta(df.where("k = 1"), uri, "overwrite", predicate=[("k", "=", 1)], **of)
+        read = fbs.read_delta(spark, uri, filter=pc.field("k") == 0, **of)
+        assert sorted(read.collect()) == sorted([(i, 0) for i in range(0, 40, 2)] * 2)
+        assert fbs.read_delta(spark, uri, version=0, **of).count() == 40
+        assert deltalake.DeltaTable(uri, storage_options=options).to_pyarrow_table().num_rows == 60
+        with pytest.raises(Exception, match="no more"):
+            fbs.pipeline(df).map_in_arrow(fails, df.schema).write_delta(uri, **of)
+        for _ in range(2):  # what tasks had written when the run was over is taken away, as long as there is some
+            fbs.write_delta(df.limit(1), uri, **of)
+        versions = deltalake.DeltaTable(uri, storage_options=options).version()
+        known = {file for v in range(versions + 1) for file in deltalake.DeltaTable(uri, v, options).file_uris()}
+        assert {f"s3://{name}" for name in names(system, "bucket/delta") if name.endswith(".parquet")} == known
+        client = boto3.client(
+            "s3",
+            endpoint_url=f"http://{address}",
+            region_name="us-east-1",
+            aws_access_key_id="someone",
+            aws_secret_access_key="s3cr3t",
+        )
+        assert "Uploads" not in client.list_multipart_uploads(Bucket="bucket")
+        read.explain()
+        read.to_df().explain(True)
+        assert "s3cr3t" not in repr(read) + repr(read._start) + "".join(capsys.readouterr())
+
+
+def test_iceberg_tables(spark: Any, tmp_path: Path, capsys: Any) -> None:
+    """The workers have the file system that the catalog's properties are for."""
+    catalogs = pytest.importorskip("pyiceberg.catalog", reason="pip install 'fastbuf[iceberg]'")
+    pytest.importorskip("sqlalchemy", reason="pip install 'pyiceberg[sql-sqlite]'")
+    with served_apart() as address:
+        catalog = {
+            "uri": f"sqlite:///{tmp_path}/catalog.db",
+            "warehouse": "s3://bucket/iceberg",
+            "s3.endpoint": f"http://{address}",
+            "s3.region": "us-east-1",
+            "s3.access-key-id": "someone",
+            "s3.secret-access-key": "s3cr3t",
+        }
+        catalogs.load_catalog("default", **catalog).create_namespace("a")
+        df = spark.range(40).selectExpr("id", "id % 2 as k")
+        assert fbs.write_iceberg(df, catalog, "a.t", partition_by="bucket(3, id)").rows == 40
+        fbs.write_iceberg(df, catalog, "a.t")
+        read = fbs.read_iceberg(spark, catalog, "a.t", filter=pc.field("id") < 3)
+        assert sorted(read.collect()) == [(0, 0), (0, 0), (1, 1), (1, 1), (2, 0), (2, 0)]
+        assert catalogs.load_catalog("default", **catalog).load_table("a.t").scan().to_arrow().num_rows == 80
+        with pytest.raises(Exception, match="no more"):
+            fbs.pipeline(df).map_in_arrow(fails, df.schema).write_iceberg(catalog, "a.t")
+        for _ in range(2):
+            fbs.write_iceberg(df.limit(1), catalog, "a.t")
+        scan = catalogs.load_catalog("default", **catalog).load_table("a.t").scan()
+        found = {f"s3://{name}" for name in names(store_at(address), "bucket/iceberg") if name.endswith(".parquet")}
+        assert found == {task.file.file_path for task in scan.plan_files()}
+        read.explain()
+        read.to_df().explain(True)
+        assert "s3cr3t" not in repr(read) + repr(read._start) + "".join(capsys.readouterr())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import ConfigError, ResourceError
 from fastbuf_spark.api.sinks import Written, _by, _columns, _files
 from fastbuf_spark.driver.checks import check_mode
-from fastbuf_spark.driver.commit import is_dead, owner_of
+from fastbuf_spark.driver.commit import GONE, is_dead, owner_of
 from fastbuf_spark.driver.delta import location, opened
 from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns, check_table, existing
 from fastbuf_spark.driver.jobs import cancelled_with
@@ -155,6 +155,8 @@ def committed(
     has
         Whether the table has files of a directory of this name: a commit may have been made whose answer was lost.
     """
+    from pyarrow import fs
+
     folder = f"fastbuf-{secrets.token_hex(8)}"
     note = f"{root}/{RUNNING}/{folder}.{owner_of(os.getpid())}"
     rows: Sequence[Any] = ()
@@ -171,6 +173,9 @@ def committed(
     except BaseException:
         if not rows or not has(folder):
             with contextlib.suppress(OSError):
+                if not isinstance(system, fs.LocalFileSystem):
+                    # Tasks may write on for seconds, and a store makes directories as it needs them
+                    system.open_output_stream(f"{root}/{RUNNING}/{folder}.{GONE}").close()
                 system.delete_dir(f"{root}/{folder}")
                 system.delete_file(note)
         raise
@@ -188,19 +193,20 @@ def check_overwrites(mode: str, **given: Any) -> None:
 
 
 def _drop_remains(system: Any, root: str, has: Callable[[str], bool]) -> None:
-    """Remove what runs of killed drivers of this host have written, and no commit has."""
+    """Remove what runs of killed drivers of this host, or tasks of runs that had failed, have left behind."""
     from pyarrow import fs
 
     for info in system.get_file_info(fs.FileSelector(f"{root}/{RUNNING}", allow_not_found=True)):
         folder, _, owner = info.base_name.partition(".")
-        if not is_dead(owner):
+        if owner != GONE and not is_dead(owner):
             continue
-        if not has(folder):
-            log.info("%s/%s: removed the remains of a killed write", root, folder)
-            with contextlib.suppress(FileNotFoundError):
+        is_there = system.get_file_info(f"{root}/{folder}").type != fs.FileType.NotFound
+        with contextlib.suppress(FileNotFoundError):  # another driver has taken it away
+            if is_there and (owner == GONE or not has(folder)):
+                log.info("%s/%s: removed the remains of a write", root, folder)
                 system.delete_dir(f"{root}/{folder}")
-        with contextlib.suppress(FileNotFoundError):  # another driver has
-            system.delete_file(info.path)
+            if owner != GONE or not is_there:
+                system.delete_file(info.path)
 
 
 def _check_empty(system: Any, root: str) -> None:
