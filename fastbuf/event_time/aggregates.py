@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from decimal import Context
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, RecordError, SchemaError
 from fastbuf.event_time.arrow_rows import grouped
+from fastbuf.event_time.vectors import DECIMALS_END, WIDE, Vector, vector
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +25,6 @@ PARTS: dict[str, tuple[tuple[str, str], ...]] = {
     "count_all": (("count_all", "sum"),),
 }
 IN_FLOATS = {("mean", "sum"), ("product", "product")}
-WIDE = Context(prec=76)
 COUNT = "n"  #: the column of the number of rows since a window fired
 
 
@@ -51,7 +50,7 @@ def narrow(column: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
         return column.cast(pa.decimal128(38, column.type.scale))
     except pa.ArrowInvalid as error:
-        raise RecordError(f"a sum of decimals has more than 38 digits, and Spark's end there: {error}") from error
+        raise RecordError(f"{DECIMALS_END}: {error}") from error
 
 
 def normal(column: Any) -> Any:
@@ -161,6 +160,11 @@ class Aggregates:
         counted = ["_".join(filter(None, (source or "", call))) for source, call in counts]
         columns = [groups.column(name) for name in by] + [narrow(groups.column(name)) for name in counted + names]
         return pa.table(columns, names=[*by, *([COUNT] if counts else []), *(f"p{i}" for i in range(len(calls)))])
+
+    def vectors(self) -> list[Vector]:
+        """Its state as arrays."""
+        calls = [*(["sum"] if self.counts else []), *self._again]
+        return [vector(field.name, field.type, call) for field, call in zip(self.state, calls, strict=True)]
 
     def results(self, table: pa.Table) -> list[pa.ChunkedArray]:
         """The columns of the result, of merged partial results."""

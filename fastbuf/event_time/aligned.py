@@ -16,7 +16,7 @@ from fastbuf.event_time.rules import Rules
 from fastbuf.event_time.runs import LABEL, Runs
 from fastbuf.event_time.sliding import Stacks
 from fastbuf.event_time.watermarks import MAX, MIN
-from fastbuf.event_time.windows import Aligned, Global
+from fastbuf.event_time.windows import MOST_US, Aligned, Global
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +43,8 @@ class AlignedWindows:
         hashes: Hashes,
         dirty: NDArray[np.bool_],
     ) -> None:
+        import pyarrow as pa
+
         self.assigner, self.rules, self.work, self.results = assigner, rules, work, results
         self.keys = results.columns
         self.watermark = MIN
@@ -56,7 +58,8 @@ class AlignedWindows:
         self._notes = bool(trigger.every_ms or trigger.every_us) and not (each or rules.complete)
         self._runs = Runs(self._merged)
         self._stacks: Stacks | None = None
-        if self._panes and work.merges and self.keys and isinstance(assigner, Aligned):
+        plain = not any(pa.types.is_dictionary(field.type) for field in list(results.schema)[: len(self.keys)])
+        if self._panes and work.merges and self.keys and plain and isinstance(assigner, Aligned):
             stacks = Stacks(self._runs, work, self.keys, assigner.size, assigner.slide)
             self._stacks = stacks if stacks.overlap >= sliding.LEAST_OVERLAP else None
         self._pending: list[pa.Table] = []
@@ -126,9 +129,7 @@ class AlignedWindows:
 
     def _take(self, table: pa.Table, labels: NDArray[np.int64]) -> None:
         rules = self.rules
-        self._pending.append(table)
-        self._rows += table.num_rows
-        self._bytes += table.nbytes
+        self._keep(table)
         first = self._windows(labels.min(keepdims=True))[1]
         if self._stacks is not None:
             self._stacks.rows_at(int(labels.min()))
@@ -146,14 +147,34 @@ class AlignedWindows:
         if self._rows >= PENDING_ROWS or self._bytes >= PENDING_BYTES:
             self.flush()
 
-    def flush(self) -> None:
-        """Aggregate what is pending."""
+    def flush(self, most: int = MAX) -> None:
+        """Aggregate what is pending of labels up to the greatest one; the others, which do not fire yet, stay."""
         import pyarrow as pa
 
-        if self._pending:
-            pending, self._pending = pa.concat_tables(self._pending), []
-            self._rows = self._bytes = 0
-            self._runs.add(self.work.first(pending, [LABEL, *self.keys]))
+        pending, self._pending = self._pending, []
+        self._rows = self._bytes = 0
+        due = []
+        for table in pending:
+            labels = int64s(table.column(LABEL)) if most < MAX else None
+            if labels is not None and int(labels.max()) > most:
+                self._keep(table.filter(pa.array(labels > most)))
+                table = table.filter(pa.array(labels <= most))
+            due.append(table)
+        if sum(table.num_rows for table in due):
+            self._runs.add(self._first(pa.concat_tables(due)))
+
+    def _keep(self, table: pa.Table) -> None:
+        self._pending.append(table)
+        self._rows += table.num_rows
+        self._bytes += table.nbytes
+
+    def _first(self, table: pa.Table) -> pa.Table:
+        """State of rows.  Those of one label are grouped by their keys alone: that is faster."""
+        labels = int64s(table.column(LABEL))
+        if not self.keys or not self.work.merges or int(labels.min()) < int(labels.max()):
+            return self.work.first(table, [LABEL, *self.keys])
+        made = self.work.first(table, self.keys)
+        return made.add_column(0, LABEL, table.column(LABEL).slice(0, made.num_rows))
 
     def _distinct(self, tables: Sequence[pa.Table]) -> pa.Table:
         import pyarrow as pa
@@ -185,7 +206,7 @@ class AlignedWindows:
         before, self.watermark = self.watermark, watermark
         rules = self.rules
         if watermark >= self._next or self._late_in:
-            self.flush()
+            self.flush(self._due(watermark))
             windows = np.unique(self._windows(self._runs.labels()[0])[1])
             at = rules.fires_at(self.assigner.ends(windows))
             due = windows[(at > before) & (at <= watermark)]
@@ -199,8 +220,17 @@ class AlignedWindows:
         if rules.trigger.ticks(before, watermark):
             yield from self.tick()
 
+    def _due(self, watermark: int) -> int:
+        """The greatest label of windows that have ended; all, where that is not known at once."""
+        assigner = self.assigner
+        if self.rules.complete or not isinstance(assigner, Aligned) or assigner.zone is not None or watermark == MAX:
+            return MAX
+        window = assigner.last_windows(np.array([max(watermark, -MOST_US) + 1 - assigner.size]))
+        return int(window[0]) + assigner.size - 1
+
     def _plan(self) -> None:
-        windows = self._windows(self._runs.labels()[0])[1]
+        pending = [int64s(table.column(LABEL)).min(keepdims=True) for table in self._pending]
+        windows = self._windows(np.concatenate([self._runs.labels()[0], *pending]))[1]
         ends = self.assigner.ends(windows)
         moments = np.concatenate([self.rules.fires_at(ends), self.rules.cleaned_at(ends)])
         moments = moments[moments > self.watermark]
@@ -327,15 +357,15 @@ class AlignedWindows:
             rows = self._stacks.window(window)
             if rows is not None:
                 label = pa.array(np.full(rows.num_rows, window, np.int64))
-                yield from self._results(rows.add_column(0, LABEL, label))
+                yield from self._results(rows.add_column(0, LABEL, label), ordered=True)
 
     def _emit(self, windows: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
         for chunk in self._chunks(windows):
             yield from self._results(self._merged(self._state(chunk)))
 
-    def _results(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    def _results(self, rows: pa.Table, ordered: bool = False) -> Iterator[pa.RecordBatch]:
         yield from self.results.batches(
-            rows, [LABEL], lambda labels: (self.assigner.starts(labels), self.assigner.ends(labels))
+            rows, [LABEL], lambda labels: (self.assigner.starts(labels), self.assigner.ends(labels)), ordered
         )
 
     def _clean(self) -> None:
@@ -344,6 +374,8 @@ class AlignedWindows:
         over = labels[(ends - 1 if self.rules.purges else self.rules.cleaned_at(ends)) <= self.watermark]
         if len(over):
             self._drop(int(over[0]), int(over[-1]) + 1)
+        if self._stacks is not None and not self._runs.runs:
+            self._stacks.clear()
 
     def _drop(self, low: int, high: int) -> None:
         import pyarrow.compute as pc
@@ -365,12 +397,16 @@ class AlignedWindows:
         import pyarrow as pa
 
         if pending:
-            state = [*state, self.work.first(pa.concat_tables(pending), [LABEL, *self.keys])]
+            state = [*state, self._first(pa.concat_tables(pending))]
         return self._merged(pa.concat_tables(state)) if state else None
 
     def held(self) -> list[list[pa.Table]]:
         """All tables."""
         return [self._pending, self._touched, list(self._runs.tables())]
+
+    def stacked_bytes(self) -> int:
+        """What is held besides tables."""
+        return 0 if self._stacks is None else self._stacks.nbytes
 
     def windows(self) -> int:
         """How many windows are open; of those that have pending rows alone, not all."""

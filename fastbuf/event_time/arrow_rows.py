@@ -145,19 +145,25 @@ def in_order(table: pa.Table, by: Sequence[str], stable: bool = True) -> pa.Tabl
 
     stable: rows that are equal in these stay in their order.
     """
+    order = order_by(table, by, stable)
+    return table if order is None else table.take(order)
+
+
+def order_by(table: pa.Table, by: Sequence[str], stable: bool = True) -> NDArray[np.int64] | None:
+    """The order of :func:`in_order`; None: as they stand."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if table.num_rows < 2:
-        return table
+        return None
     columns = [table.column(name) for name in by]
     if all(column.type == pa.int64() and not column.null_count for column in columns):
-        return table.take(order_of([int64s(column) for column in columns], stable))
+        return order_of([int64s(column) for column in columns], stable)
     try:
         order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in by])
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid):
-        return table
-    return table.take(order)
+        return None
+    return np.asarray(order.to_numpy(), np.int64)
 
 
 def key_values(columns: Sequence[Any], rows: int) -> NDArray[np.int64]:

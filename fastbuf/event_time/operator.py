@@ -233,7 +233,7 @@ class WindowOperator:
         return {
             "windows": self._windows.windows(),
             "rows": sum(table.num_rows for table in tables),
-            "bytes": sum(table.nbytes for table in tables),
+            "bytes": sum(table.nbytes for table in tables) + self._windows.stacked_bytes(),
             "watermark": None if self.current in (MIN, MAX) else self.current,
             "late_rows": self.late_rows,
             "null_times": self.null_times,

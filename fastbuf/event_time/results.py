@@ -41,7 +41,9 @@ class Results:
                 f"the result has two columns {', '.join(map(repr, twice))}: rename the key, or the column"
             )
 
-    def batches(self, table: pa.Table, label: Sequence[str], bounds: Any) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, table: pa.Table, label: Sequence[str], bounds: Any, ordered: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """Fire.
 
         Parameters
@@ -52,12 +54,15 @@ class Results:
             Names of its int64 columns that name the window, by which windows are in order.
         bounds
             Takes these columns; returns starts and ends.
+        ordered
+            Whether the rows are in their order.
         """
         import pyarrow as pa
 
         if not table.num_rows:
             return
-        table = in_order(table, [*label, *self.columns], stable=not self.work.merges)
+        if not ordered:
+            table = in_order(table, [*label, *self.columns], stable=not self.work.merges)
         starts, ends = bounds(*(int64s(table.column(name)) for name in label))
         if isinstance(self.work, Application):
             yield from gathered(self.work.calls(table, self.columns, starts, ends))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 LABEL = "w"  #: the column of the label
 TIER = 8  #: tables of about one size that are merged into one
+SMALL_ROWS = 1 << 12  #: of pieces, on average, that are worth a copy
 
 
 class Run:
@@ -60,7 +61,14 @@ class Runs:
         """Merge the last tables."""
         import pyarrow as pa
 
-        merged = self._merge(pa.concat_tables([run.table for run in self.runs[-last:]])).combine_chunks()
+        runs = self.runs[-last:]
+        merged = pa.concat_tables([run.table for run in runs])
+        labels = np.concatenate([run.labels for run in runs])
+        if len(np.unique(labels)) < len(labels):
+            merged = self._merge(merged).combine_chunks()
+        elif merged.num_rows < SMALL_ROWS * last:
+            merged = merged.combine_chunks()
+        # Else no row is of the key and label of another: pieces stay as they are, and large ones are not copied
         self.runs[-last:] = [Run(merged)]
 
     def labels(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -83,6 +91,10 @@ class Runs:
                 out.append(run.table.slice(first, end - first))
         return out
 
+    def labels_in(self, low: int, high: int) -> int:
+        """How many labels there are from `low` on and below `high`, in the table that has most of them."""
+        return max((int(np.diff(np.searchsorted(run.labels, (low, high)))[0]) for run in self.runs), default=0)
+
     def drop(self, low: int, high: int) -> list[pa.Table]:
         """Take these rows out."""
         import pyarrow as pa
@@ -97,8 +109,9 @@ class Runs:
             rest = [piece for piece in (run.table.slice(0, first), run.table.slice(end)) if piece.num_rows]
             if rest:
                 table = pa.concat_tables(rest)
-                # A slice keeps all memory: copy it, once half is gone
-                small = 2 * table.num_rows <= run.table.num_rows
+                # A slice keeps all memory: copy it, once half is gone; of several pieces whole ones go
+                pieces = table.column(LABEL).num_chunks
+                small = 2 * table.num_rows <= run.table.num_rows and pieces < 3
                 runs.append(Run(table.take(np.arange(table.num_rows)) if small else table))
         self.runs = runs
         return dropped

@@ -310,6 +310,9 @@ class SessionWindows:
         """All tables."""
         return [self._pending, self._shells, self._state]
 
+    def stacked_bytes(self) -> int:
+        return 0
+
     def windows(self) -> int:
         """How many sessions are open, but for those that have pending rows alone."""
         if self.work.merges:

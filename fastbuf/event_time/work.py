@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fastbuf.errors import RecordError, SchemaError
 from fastbuf.event_time.aggregates import COUNT, Aggregates
 from fastbuf.event_time.arrow_rows import int64s, key_numbers
+from fastbuf.event_time.vectors import Objects, Vector, vector
 from fastbuf.event_time.watermarks import MAX, MIN
 from fastbuf.event_time.windows import Window
 
@@ -44,6 +45,9 @@ class Work(Protocol):
     def again(self, table: pa.Table, by: Sequence[str]) -> pa.Table:
         """State of rows of state."""
 
+    def vectors(self) -> list[Vector]:
+        """The columns of `state` as arrays, if it merges."""
+
 
 class Reduction:
     """A function of two rows, by window and key: see :func:`reduce`."""
@@ -75,7 +79,7 @@ class Reduction:
         firsts = np.unique(numbers, return_index=True)[1]
         if len(firsts) == table.num_rows:
             return table.select([*by, *self.state.names])
-        rows = table.select([f"r{name}" for name in self.columns]).rename_columns(self.columns).to_pylist()
+        rows = self._dicts(table)
         by_key: dict[int, dict[str, Any]] = {}
         for number, row in zip(numbers.tolist(), rows, strict=True):
             by_key[number] = self.function(by_key[number], row) if number in by_key else row
@@ -84,20 +88,33 @@ class Reduction:
         if self.counts:
             counts = np.bincount(numbers, int64s(table.column(COUNT)))[numbers[firsts]].astype(np.int64)
             states = states.append_column(COUNT, pa.array(counts))
-        try:
-            for name in self.columns:
-                kind = self.state.field(f"r{name}").type
-                states = states.append_column(
-                    f"r{name}", pa.array([by_key[n][name] for n in numbers[firsts].tolist()], kind)
-                )
-        except (KeyError, TypeError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise RecordError(
-                f"reduce must return a dict with {self.columns} of the input's types: {error!r}"
-            ) from error
+        dicts = [by_key[n] for n in numbers[firsts].tolist()]
+        for name, column in zip(self.columns, self._arrays(dicts), strict=True):
+            states = states.append_column(f"r{name}", column)
         return states
 
     def results(self, table: pa.Table) -> list[pa.ChunkedArray]:
         return [table.column(f"r{name}") for name in self.columns]
+
+    def _dicts(self, table: pa.Table) -> list[dict[str, Any]]:
+        rows = table.select([f"r{name}" for name in self.columns]).rename_columns(self.columns).to_pylist()
+        return list(rows)
+
+    def _arrays(self, rows: list[dict[str, Any]]) -> list[pa.Array]:
+        import pyarrow as pa
+
+        kinds = [self.state.field(f"r{name}").type for name in self.columns]
+        try:
+            return [pa.array([r[name] for r in rows], kind) for name, kind in zip(self.columns, kinds, strict=True)]
+        except (KeyError, TypeError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise RecordError(
+                f"reduce must return a dict with {self.columns} of the input's types: {error!r}"
+            ) from error
+
+    def vectors(self) -> list[Vector]:
+        counts = [vector(COUNT, self.state.field(COUNT).type, "sum")] if self.counts else []
+        names = [f"r{name}" for name in self.columns]
+        return [*counts, Objects(names, self.function, self._dicts, self._arrays)]
 
 
 class Application:

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastbuf.event_time.hash_index import MOST_HASH, HashIndex, Places
 from fastbuf_spark.streams.operators import KeyGroups
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Places = NDArray[np.int64]
 LEAST = 1024  #: places at first; doubled when they are full
-MOST_HASH = 1 << 30  #: hashes are below this
 
 
 class _Column:
@@ -115,62 +114,6 @@ class Keys:
     is_new: NDArray[np.bool_]
 
 
-class _Index:
-    """Places by hash: open addressing with linear probing (Knuth, 6.4), of many keys at a time."""
-
-    def __init__(self) -> None:
-        self._slots = np.zeros(4 * LEAST, np.int32)  # a place + 1; 0: never used; -1: removed
-        self._taken = 0  # slots that are not 0
-
-    def find(self, hashes: Places, equal: Callable[[Places, Places], NDArray[np.bool_]]) -> Places:
-        """The place of each key, -1 if there is none; ``equal`` compares places with the keys of some rows."""
-        mask = len(self._slots) - 1
-        made = np.full(len(hashes), -1, np.int64)
-        left = np.arange(len(hashes))
-        at = hashes & mask
-        while len(left):
-            there = self._slots[at].astype(np.int64)
-            some = np.flatnonzero(there > 0)
-            fits = equal(there[some] - 1, left[some])
-            made[left[some[fits]]] = there[some[fits]] - 1
-            goes_on = there != 0
-            goes_on[some[fits]] = False
-            left, at = left[goes_on], (at[goes_on] + 1) & mask
-        return made
-
-    def add(self, hashes: Places, places: Places) -> None:
-        """Places of keys that are not there, and differ from each other."""
-        mask = len(self._slots) - 1
-        at, left = hashes & mask, places
-        while len(left):
-            free = self._slots[at] <= 0
-            tried, wanted = at[free], left[free] + 1
-            self._taken += int((self._slots[tried] == 0).sum())
-            self._slots[tried] = wanted  # of several that want one slot, the last gets it
-            lost = np.ones(len(left), bool)
-            lost[np.flatnonzero(free)[self._slots[tried] == wanted]] = False
-            at, left = (at[lost] + 1) & mask, left[lost]
-
-    def remove(self, hashes: Places, places: Places) -> None:
-        """Places that are there."""
-        mask = len(self._slots) - 1
-        at, left = hashes & mask, places
-        while len(left):
-            here = self._slots[at] == left + 1
-            self._slots[at[here]] = -1
-            at, left = (at[~here] + 1) & mask, left[~here]
-
-    def full_with(self, more: int) -> bool:
-        """Whether it should be made anew before so many are added."""
-        return 2 * (self._taken + more) > len(self._slots)
-
-    def rebuild(self, hashes: Places, places: Places, more: int) -> None:
-        """Make it anew, with room for more."""
-        self._slots = np.zeros(1 << int(4 * (len(places) + more)).bit_length(), np.int32)
-        self._taken = 0
-        self.add(hashes, places)
-
-
 class KeyedTable:
     """A row of state for each key.
 
@@ -186,7 +129,7 @@ class KeyedTable:
         self.keys, self.values = keys, values
         self._groups = KeyGroups(keys.names, groups)
         self._hashes = KeyGroups(keys.names, MOST_HASH)
-        self._index = _Index()
+        self._index = HashIndex()
         self._columns = [_Column(field.type) for field in (*keys, *values)]
         self._group = np.zeros(LEAST, np.int16)
         self._hash = np.zeros(LEAST, np.int64)
@@ -224,7 +167,7 @@ class KeyedTable:
                 made &= same & ((column.values[places] == values[which]) | ~valid[which])
             return made
 
-        places = self._index.find(hashes, equal)
+        places = self._index.find(hashes, self._hash, equal)
         is_new = places < 0
         if is_new.any():
             fresh = np.flatnonzero(is_new)

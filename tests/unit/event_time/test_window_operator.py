@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from fastbuf.errors import ConfigError, RecordError, SchemaError
-from fastbuf.event_time import aligned, arrow_rows, sliding
+from fastbuf.event_time import aligned, arrow_rows, hash_index, sliding
 from fastbuf.event_time.operator import WindowOperator
 from fastbuf.event_time.rules import Rules, Trigger
 from fastbuf.event_time.watermarks import MAX
@@ -254,28 +254,85 @@ def test_rules_tell_when() -> None:
     assert Rules(5, output_mode="complete").cleaned_at(ends).tolist() == [MAX, MAX]
 
 
-def test_stacks_of_panes_give_what_panes_give(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With rows that come behind windows that have fired, and are in others that have not."""
-    built = []
-    build = sliding.Stacks._build
-    monkeypatch.setattr(sliding.Stacks, "_build", lambda self, *window: (built.append(window), build(self, *window))[1])
-    rng = np.random.default_rng(5)
-    schema = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us")), ("v", pa.int64())])
+KINDS_OF_STACKS: dict[str, tuple[pa.DataType, Any]] = {
+    "ints": (pa.int64(), lambda dice, n: dice.integers(-9, 9, n)),
+    "bytes": (pa.uint8(), lambda dice, n: dice.integers(0, 250, n).astype(np.uint8)),
+    "floats": (pa.float64(), lambda dice, n: dice.choice([0.5, -1.25, 3.0, float("nan"), -0.0], n)),
+    "decimals": (pa.decimal128(10, 2), lambda dice, n: [decimal.Decimal(int(v)) / 4 for v in dice.integers(-9, 9, n)]),
+    "texts": (pa.string(), lambda dice, n: [f"é{v}" for v in dice.integers(0, 99, n)]),
+    "times": (pa.timestamp("ms"), lambda dice, n: dice.integers(-9, 9, n).astype("datetime64[ms]")),
+    "days": (pa.date32(), lambda dice, n: dice.integers(-9, 9, n).astype("datetime64[D]")),
+    "booleans": (pa.bool_(), lambda dice, n: dice.integers(0, 2, n).astype(bool)),
+}
+
+
+@pytest.mark.parametrize("work", ["aggregates", "reduce"])
+def test_stacks_of_panes_give_what_panes_give(work: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all types, with nulls, new keys in each pane, panes without rows; and with rows that come behind windows that
+    have fired, and are in others that have not."""
+    flips = []
+    flip = sliding.Stacks._flip
+    monkeypatch.setattr(sliding.Stacks, "_flip", lambda self, *cut: (flips.append(cut), flip(self, *cut))[1])
+    dice = np.random.default_rng(5)
+    kinds = KINDS_OF_STACKS if work == "aggregates" else {"texts": KINDS_OF_STACKS["texts"]}
+    schema = pa.schema([("k", pa.float64()), ("j", pa.string()), ("t", pa.timestamp("us"))])
+    for kind, (value, _) in kinds.items():
+        schema = schema.append(pa.field(kind, value))
     pieces = []
-    for i in range(200):
-        back = 60 if i % 50 == 49 else 0  # behind the watermark, within windows that go on
+    for i in range(60):
+        if 38 < i < 51:
+            continue  # nothing comes for longer than a window lasts
+        back = 60 if i % 25 == 24 else 20 if i % 10 == 3 else 0  # behind the watermark, within windows that go on
         times = pa.array(np.arange(i * 20, i * 20 + 20) - back).cast(pa.timestamp("us"))
-        values = [pa.array(rng.integers(0, 4, 20)), times, pa.array(rng.integers(0, 9, 20))]
-        pieces.append(pa.record_batch(values, schema=schema))
+        keys = pa.array(dice.choice([0.0, -0.0, float("nan"), 1.5, float(i)], 20), mask=dice.integers(0, 9, 20) == 0)
+        texts = pa.array([None if n == 3 else "x" * int(n) for n in dice.integers(0, 4, 20)], pa.string())
+        nulls = [dice.integers(0, 3, 20) == 0 for _ in kinds]
+        values = [pa.array(of(dice, 20), v, mask=m) for (v, of), m in zip(kinds.values(), nulls, strict=True)]
+        pieces.append((i, pa.record_batch([keys, texts, times, *values], schema=schema)))
+    numbers = {"ints", "bytes", "floats", "decimals"}
+    pairs = [(kind, call) for kind in kinds for call in ("min", "max", "count")]
+    pairs += [(kind, call) for kind in kinds if kind in numbers for call in ("sum", "mean", "product")]
+    pairs += [("booleans", "any"), ("booleans", "all")]
 
-    def run(overlap: int) -> list[Any]:
+    def run(overlap: int, assigner: Any, lateness: int) -> list[Any]:
         monkeypatch.setattr(sliding, "LEAST_OVERLAP", overlap)
-        one = WindowOperator(["k"], "t", schema, Sliding(200, 10), agg_arrow([("v", "sum"), ("v", "mean")]))
-        out = []
-        for i, piece in enumerate(pieces):
-            out += [*one.rows(piece), *one.watermark(i * 20 - 5)]
-        assert one.late_rows == 0
-        return [row for b in [*out, *one.watermark(MAX)] for row in b.to_pylist()]
+        more: Any = {"lateness_us": lateness, "output_mode": "update"} if lateness else {}
 
-    assert run(4) == run(1000)
-    assert 10 < len(built) < 100
+        def operator() -> WindowOperator:
+            joined = reduce(lambda a, b: {"texts": f"{a['texts']}{b['texts']}"})
+            of = agg_arrow(pairs) if work == "aggregates" else joined
+            return WindowOperator(["k", "j"], "t", schema, assigner, of, **more)
+
+        one = operator()
+        out: list[Any] = []
+        for i, piece in pieces:
+            out += [*one.rows(piece), *one.watermark(i * 20 - 5)]
+            assert one.late_rows == 0
+            if i == 20:
+                frozen, one = one.freeze(), operator()
+                for group in frozen.dirty:
+                    one.restore(group, frozen.group(group))
+                one.restore_state([{"watermark": i * 20 - 5}])
+        made = [rounded(row) for b in [*out, *one.watermark(MAX)] for row in b.to_pylist()]
+        for row in made if work == "reduce" else ():
+            row["texts"] = sorted(str(row["texts"]))  # rows that are out of order are joined by panes
+        return made
+
+    for assigner, lateness in ((Sliding(200, 20), 0), (Sliding(205, 20, 3), 0), (Sliding(90, 20, -7), 30)):
+        flips.clear()
+        assert run(4, assigner, lateness) == run(1000, assigner, lateness)
+        assert 5 < len(flips) < 50
+
+
+def rounded(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: f"{value + 0.0:.12g}" if isinstance(value, float) else value for name, value in row.items()}
+
+
+def test_a_key_of_another_that_has_its_hash_is_told_apart() -> None:
+    index = hash_index.HashIndex()
+    hashes, places = np.array([7, 7, 7 + 4096, 9]), np.arange(4)
+    index.add(hashes, places)
+    keys = np.array([10, 20, 30, 40])  # by place
+    asked = np.array([20, 30, 99, 40, 10])
+    found = index.find(np.array([7, 7 + 4096, 7, 9, 7]), hashes, lambda at, rows: keys[at] == asked[rows])
+    assert found.tolist() == [1, 2, -1, 3, 0]

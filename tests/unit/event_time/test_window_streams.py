@@ -289,7 +289,6 @@ class Stream:
 def test_streams_give_what_windows_by_hand_give(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind in ("sliding", "by gcd"):  # so few rows would not be worth it
         monkeypatch.setattr(sliding, "LEAST_OVERLAP", 2)
-        monkeypatch.setattr(sliding, "MOST_GROWTH", 1000)
     fired = Counter[str]()
     # By day one of three, which has each trigger, lateness and mode
     for case in (case for case in CASES[:: 1 if LONG else 3] if case[0] == kind):
