@@ -463,7 +463,7 @@ cdef class BatchIterator:
             self._at += 4 + <int64_t> size
             left -= 4 + <int64_t> size
             if self._in_place:
-                batch = self._assembler.placed(&self._body[self._at - size], size, self._body.base)
+                batch = self._assembler.in_place(&self._body[self._at - size], size, self._body.base)
                 self._number += batch.num_rows
                 if batch.num_rows:
                     self._ready = self._cut(batch)
