@@ -13,6 +13,7 @@ import pytest
 
 from fastbuf_spark.expressions import MOST_FLOATS, Skipping, used
 from fastbuf_spark.formats.parquet import Parquet
+from fastbuf_spark.worker.reading import Piece, Read
 
 NAN = float("nan")
 X, Y, N = pc.field("x"), pc.field("y"), pc.field("n")
@@ -93,3 +94,17 @@ def test_columns_of_a_filter() -> None:
     for name in many.names[1:]:
         filter = filter & (pc.field(name) > 1)
     assert Skipping(filter, many).cases == []
+
+
+@pytest.mark.parametrize("name", ["x", "X"])
+def test_a_file_that_the_driver_has_not_split(tmp_path: Path, name: str) -> None:
+    """The task leaves row groups out then, but by a filter whose names are not those of the file."""
+    pq.write_table(TABLE.rename_columns([name, "y", "n"]), tmp_path / "a.parquet", row_group_size=3)
+    format = Parquet()
+    fragment = format.fragment(str(tmp_path / "a.parquet"), pa.fs.LocalFileSystem())
+    shown = pa.schema({"n": pa.int64()})
+    files = pa.schema({"x": pa.float64(), "n": pa.int64()})
+    for filter, rows in ((X > 3, [0, 1]), (~(X > 3), [2, 3, 4, 5]), (X > 9, [])):
+        read = Read((), files, shown, filter, any_case=True)
+        made = pa.Table.from_batches(read.rows_of(Piece(format, fragment, 0, 0)), shown)
+        assert made["n"].to_pylist() == rows, filter
