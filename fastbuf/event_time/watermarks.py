@@ -96,7 +96,8 @@ class SplitWatermarks:
     _emitted: int = MIN
     _passed: int = MIN  # the greatest watermark of a split that has ended
     _complete: bool = False
-    _unread: frozenset[str] = frozenset()  # splits that are not read now
+    _waiting: frozenset[str] = frozenset()  # splits whose turn has not come
+    _paused: frozenset[str] = frozenset()  # splits that are too far ahead
     _holding: str | None = None
 
     def __post_init__(self) -> None:
@@ -147,7 +148,7 @@ class SplitWatermarks:
         """
         active = []
         for name, state in self._splits.items():
-            if state.rows_at is None or name in self._unread:
+            if state.rows_at is None or name in self._waiting or name in self._paused:
                 state.rows_at = now
             if self.idle_s is None or now - state.rows_at < self.idle_s:
                 active.append((state.watermark, name))
@@ -168,7 +169,7 @@ class SplitWatermarks:
 
     def wait(self, splits: Iterable[str]) -> None:
         """These are not read now: each holds the watermark back, and is not idle, however long that takes."""
-        self._unread = frozenset(splits)
+        self._waiting = frozenset(splits)
 
     def paused(self, max_drift_ms: int, minimum: int | None) -> list[str]:
         """The splits that should not be read now, as they are more than `max_drift_ms` ahead of `minimum`.
@@ -185,8 +186,8 @@ class SplitWatermarks:
         """
         whole("max_drift_ms", max_drift_ms, 0, MAX)
         most = min((MIN if minimum is None else minimum) + max_drift_ms, MAX)
-        self._unread = frozenset(name for name, state in self._splits.items() if state.watermark > most)
-        return sorted(self._unread)
+        self._paused = frozenset(name for name, state in self._splits.items() if state.watermark > most)
+        return sorted(self._paused)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps: JSON values."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import streams_people_write as people
+from test_streams_ends import until
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError
@@ -197,6 +199,8 @@ def test_what_cannot_be_is_refused(spark: Any, tmp_path: Path) -> None:
     timed.union(bounded).group_by("value").window("1 second")  # time goes on when it has ended
     with pytest.raises(ConfigError, match="must be a timestamp"):
         source.with_watermark("value")
+    with pytest.raises(ConfigError, match="files are read one after the other"):
+        fbs.stream_files(spark, str(tmp_path), schema="at timestamp").with_watermark("at", align="5 seconds")
     with pytest.raises(ConfigError, match="directly behind the source"):
         source.filter(pa.compute.field("value") > 3).with_watermark("timestamp")
     windows = source.with_watermark("timestamp").group_by("value").window("1 second", early_rows=5)
@@ -217,3 +221,97 @@ def test_a_union_and_the_shuffle_behind_it_are_one_stage(spark: Any) -> None:
     assert [draft.tasks for draft in one.union(other, 1).shuffle("value", partitions=2)._drafts] == [1, 1, 1, 2]
     between = one.union(other).map_in_arrow(lambda batches: batches, schema).shuffle("value", partitions=2)
     assert [draft.tasks for draft in between._drafts] == [1, 1, None, 2]
+def rows_in(query: Any) -> int:
+    """Rows that its windows have taken."""
+    stages = query.progress().get("stages", [])
+    return int(stages[1]["rows_in"]) if stages else 0
+
+
+@pytest.mark.parametrize("window", ["tumbling", "sliding", "session"])
+def test_sparks_watermark_gives_sparks_rows(spark: Any, tmp_path: Path, window: str) -> None:
+    """A file each micro-batch and each epoch: rows that are late for a batch, and windows that come with one."""
+    import pyarrow.parquet as pq
+    from pyspark.sql import functions as F
+
+    dice = np.random.default_rng(3)
+    given, moved = tmp_path / "given", tmp_path / "moved"
+    given.mkdir()
+    moved.mkdir()
+    tables = []
+    for n in range(7):
+        # Some rows are up to 40 s behind: late for some windows, or just in time, as the watermark is a batch behind
+        times = n * 20_000_000 - dice.integers(0, 40_000_000 if n % 2 else 15_000_000, 60)
+        columns = [pa.array(BASE + times, pa.timestamp("us", "UTC")), pa.array(dice.integers(0, 3, 60))]
+        tables.append(pa.table([*columns, pa.array(np.arange(n * 60, n * 60 + 60))], names=["at", "k", "v"]))
+        pq.write_table(tables[-1], given / f"{n}.parquet")
+        os.utime(given / f"{n}.parquet", (1_700_000_000 + n, 1_700_000_000 + n))
+    sparks = {
+        "tumbling": F.window("at", "10 seconds"),
+        "sliding": F.window("at", "20 seconds", "5 seconds"),
+        "session": F.session_window("at", "2 seconds"),
+    }[window]
+    rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(given))
+    wanted = rows.withWatermark("at", "8 seconds").groupBy("k", sparks.alias("w")).agg(F.sum("v"), F.count("v"))
+    wanted = wanted.select("k", F.unix_micros("w.start"), F.unix_micros("w.end"), "sum(v)", "count(v)")
+    name = f"sparks_{window}"
+    conf = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", 1)
+    try:
+        writer = wanted.writeStream.format("memory").queryName(name).outputMode("append").trigger(availableNow=True)
+        writer.start().awaitTermination(120)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", conf)
+    sparks_rows = sorted(tuple(row) for row in spark.table(name).collect())
+
+    ours = fbs.stream_files(spark, str(moved), schema=SCHEMA, tasks=1).with_watermark("at", "8 s", watermark="spark")
+    groups = ours.group_by("k", partitions=1)
+    windows = {
+        "tumbling": lambda: groups.window("10 seconds"),
+        "sliding": lambda: groups.window("20 seconds", slide="5 seconds"),
+        "session": lambda: groups.session("2 seconds"),
+    }[window]()
+    sink = fbs.to_memory()
+    made = windows.agg_arrow([("v", "sum"), ([], "count_all")])
+    query = made.write_stream(sink, tmp_path / "chk", every=3600, discover_every=0.05)
+    for n in range(len(tables) + 1):  # Spark has a batch without rows behind the last one
+        if n == 4:  # what was seen before is in the checkpoint
+            query.stop()
+            query = made.write_stream(sink, tmp_path / "chk", every=3600, discover_every=0.05)
+        if n < len(tables):
+            pq.write_table(tables[n], moved / f".{n}.parquet")
+            os.rename(moved / f".{n}.parquet", moved / f"{n}.parquet")
+            read = 60 * (n - 3 if n >= 4 else n + 1)
+            until(lambda query=query, read=read: rows_in(query) >= read)
+        query.savepoint(str(tmp_path / f"epoch {n}"))
+    query.stop()
+    columns = ("k", "window_start", "window_end", "v_sum", "count_all")
+    table = sink.table()
+    values = [
+        (table.column(c).cast(pa.int64()) if c.startswith("window") else table.column(c)).to_pylist() for c in columns
+    ]
+    assert sparks_rows == sorted(zip(*values, strict=True))
+    counted = sum(row[4] for row in sparks_rows)
+    assert counted > 0
+    assert window == "sliding" or counted < 60 * len(tables)
+
+
+def test_a_source_that_runs_ahead_waits_for_the_others(spark: Any, tmp_path: Path) -> None:
+    slow = [(t * 10_000, 0, t) for t in range(500)]
+    fast = [(t * 1_000_000, 1, t) for t in range(1000)]
+    sink = fbs.to_memory()
+    made = fbs.stream(spark, Rows(slow, fast, size=5, every=0.02), SCHEMA, tasks=2)
+    made = made.with_watermark("at", align="5 seconds")
+    query = (
+        made.group_by("k", partitions=1)
+        .window("1 second")
+        .agg_arrow([("v", "sum"), ([], "count_all")])
+        .write_stream(sink, tmp_path, every=0.5)
+    )
+
+    def paused() -> int:
+        stages = query.progress().get("stages") or [{}]
+        return int(stages[0].get("paused_splits", 0))
+
+    until(lambda: paused() == 1)
+    assert query.await_termination(120)
+    assert found_in(sink.table()) == windows_of([*slow, *fast], 1_000_000)

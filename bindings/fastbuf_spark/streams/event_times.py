@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fastbuf.errors import RecordError
 from fastbuf.event_time.valve import Status, WatermarkValve
 from fastbuf.event_time.watermarks import MAX, MIN, SplitWatermarks, Strategy
@@ -33,11 +36,17 @@ class TimeSpec:
         Of event times.
     idle_s
         A split without rows for so long holds nothing back; None: never.
+    rule
+        "split": the least watermark of the splits.  "spark": see :class:`SparkTime`.
+    align_ms
+        A split that is further ahead of the least watermark of all sources is not read; None: all are.
     """
 
     column: str
     strategy: Strategy
     idle_s: float | None
+    rule: str = "split"
+    align_ms: int | None = None
 
 
 class _News:
@@ -68,6 +77,21 @@ class _News:
         return {} if self.mark in (MIN, MAX) else {"watermark_ms": self.mark}
 
 
+def millis(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
+    """The times of a column, without nulls."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = batch.column(name)
+    if column.null_count:
+        column = pc.drop_null(column)
+    try:
+        micros = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64()).to_numpy()
+    except pa.ArrowInvalid as error:
+        raise RecordError(f"column {name!r} has a time that is out of range: {error}") from error
+    return np.asarray(micros // 1000)
+
+
 class SourceTime:
     """The watermark of a source's task; without a specification there is none.
 
@@ -82,12 +106,14 @@ class SourceTime:
     def __init__(self, spec: TimeSpec | None, restored: Mapping[str, Any], stage: str) -> None:
         self._spec = spec
         self._stage = stage
-        self._states = [each["splits"] for each in restored.values() if each.get("stage") == stage]
+        self._states = [each["splits"] for each in restored.values() if each.get("stage") == stage and "splits" in each]
         self._marks = None if spec is None else SplitWatermarks(spec.strategy, spec.idle_s)
         self._news = _News()
         self._looked = 0.0
         self._restored = False
         self.waiting: Callable[[], Iterable[str]] = tuple  #: the splits that are not read yet; the task sets it
+        self._paused: list[str] = []
+        self.others = MAX  # the least watermark of the other tasks that are aligned, as the driver told last
 
     def assign(self, splits: Iterable[str]) -> None:
         """Further splits; the first call has those that were restored."""
@@ -114,17 +140,19 @@ class SourceTime:
         """Rows of a split pass."""
         if self._marks is None or self._spec is None:
             return
-        import pyarrow as pa
-        import pyarrow.compute as pc
+        self._marks.add(split, millis(batch, self._spec.column), time.monotonic(), batch)
 
-        column = batch.column(self._spec.column)
-        if column.null_count:
-            column = pc.drop_null(column)
-        try:
-            micros = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64()).to_numpy()
-        except pa.ArrowInvalid as error:
-            raise RecordError(f"column {self._spec.column!r} has a time that is out of range: {error}") from error
-        self._marks.add(split, micros // 1000, time.monotonic(), batch)
+    def epoch(self, greatest: int | None) -> None:
+        """A barrier is due; the greatest time of all tasks up to the one before is for :class:`SparkTime`."""
+
+    def paused(self) -> list[str]:
+        """The splits that are so far ahead that they wait for the others, by the rule of Flink's alignment."""
+        if self._marks is None or self._spec is None or self._spec.align_ms is None:
+            return []
+        mark, idle = self._marks.current(time.monotonic())
+        own = MAX if idle else MIN if mark is None else mark
+        self._paused = self._marks.paused(self._spec.align_ms, min(own, self.others))
+        return self._paused
 
     def look(self, at_once: bool = False) -> bool:
         """Whether there is something to tell."""
@@ -152,7 +180,48 @@ class SourceTime:
         made = self._news.figures()
         if self._marks is not None and (name := self._marks.holding()):
             made["held_by"] = name
+        if self._news.idle:
+            made["idle"] = True
+        if self._paused:
+            made["paused_splits"] = len(self._paused)
         return made
+
+
+class SparkTime(SourceTime):
+    """Spark's rule: the greatest time of all tasks less the delay, at the end of an epoch, for the next one.
+
+    Spark drops the rows of a batch by the watermark of the batch before, and then drops windows by its own
+    (``eventTimeWatermarkForLateEvents`` and ``ForEviction``).  So the watermark that all rows up to an epoch give is
+    sent behind the rows of the next one.
+    """
+
+    def __init__(self, spec: TimeSpec, restored: Mapping[str, Any], stage: str) -> None:
+        super().__init__(None, {}, stage)
+        self._times = spec
+        before = [each["greatest"] for each in restored.values() if each.get("stage") == stage and "greatest" in each]
+        self._greatest = max(before, default=MIN)
+
+    def finish(self) -> None:
+        self._news.mark = MAX
+
+    def rows(self, split: str, batch: pa.RecordBatch) -> None:
+        times = millis(batch, self._times.column)
+        if len(times):
+            self._greatest = max(self._greatest, int(times.max()))
+
+    def epoch(self, greatest: int | None) -> None:
+        if greatest is not None:
+            mark = self._times.strategy.of(np.array([greatest]), None)
+            self._news.mark = max(self._news.mark, MIN if mark is None else mark)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {} if self._greatest == MIN else {"stage": self._stage, "greatest": self._greatest}
+
+
+def source_time(spec: TimeSpec | None, restored: Mapping[str, Any], stage: str) -> SourceTime:
+    """The watermark of a source's task by the rule that is asked for."""
+    made = SparkTime if spec is not None and spec.rule == "spark" else SourceTime
+    return made(spec, restored, stage)  # type: ignore[arg-type]
 
 
 class GateTime:

@@ -39,6 +39,7 @@ class FilesSource:
     max_age_s: float
     bounded: bool
     replayable: bool = True
+    one_at_a_time = True  #: a split is read to its end before the next one
 
     @property
     def name(self) -> str:

@@ -88,6 +88,14 @@ class KafkaReader:
             self._take(messages)
         return self._read.popleft() if self._read else None
 
+    def pause(self, splits: Sequence[str]) -> None:
+        from confluent_kafka import TopicPartition
+
+        places = {f"{topic}-{number}": TopicPartition(topic, number) for topic, number in self._next}
+        with telling(f"{self._source.name}: partitions are paused"):
+            self._consumer.resume([place for name, place in places.items() if name not in splits])
+            self._consumer.pause([place for name, place in places.items() if name in splits])
+
     def checkpointed(self, offsets: Mapping[str, Any]) -> None:
         from confluent_kafka import KafkaException, TopicPartition
 

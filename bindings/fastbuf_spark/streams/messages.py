@@ -34,11 +34,15 @@ class AddSplits(FromDriver):
 
 @dataclass(frozen=True)
 class TriggerCheckpoint(FromDriver):
-    """To a source: a barrier is due here; ``final``: behind all rows of a bounded input."""
+    """To a source: a barrier is due here; ``final``: behind all rows of a bounded input.
+
+    ``greatest``: by stage the greatest time of rows before the last checkpoint, in milliseconds, for Spark's watermark.
+    """
 
     checkpoint: int
     timestamp_ms: int
     final: bool = False
+    greatest: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,13 @@ class CheckpointAbort(FromDriver):
 
     checkpoint: int
     reason: str
+
+
+@dataclass(frozen=True)
+class AlignTime(FromDriver):
+    """To a source: the least watermark of the others that are aligned, in milliseconds: splits too far ahead wait."""
+
+    least_ms: int
 
 
 @dataclass(frozen=True)

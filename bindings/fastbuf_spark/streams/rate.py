@@ -102,6 +102,9 @@ class _RateReader:
         self._at[name] = [int(end), begin]
         return Polled(name, pa.RecordBatch.from_arrays(columns, schema=self._schema), [int(end), begin])
 
+    def pause(self, splits: Sequence[str]) -> None:
+        pass  # their times are those of the clock
+
     def checkpointed(self, offsets: Mapping[str, Any]) -> None:
         pass
 

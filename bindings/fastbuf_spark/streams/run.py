@@ -14,7 +14,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from fastbuf.checkpoint import coordinator as decisions
 from fastbuf.checkpoint.coordinator import CheckpointCoordinator
 from fastbuf.checkpoint.key_groups import owner
 from fastbuf.checkpoint.store import CheckpointInUse, CheckpointStore
+from fastbuf.event_time.watermarks import MAX, MIN
 from fastbuf_spark import protocol
 from fastbuf_spark.driver.jobs import TAG
 from fastbuf_spark.driver.rendezvous import Rendezvous
@@ -71,6 +72,7 @@ class TaskView:
     running: bool = False
     data_ended: bool = False
     stats: dict[str, Any] = field(default_factory=dict)
+    least_of_others: int = MAX  #: the watermark that it was told, if sources are aligned
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,8 @@ class StreamRun:
         self._discover_s = discover_s
         self._completed = progress
         self._tag = f"{TAG}{secrets.token_hex(8)}"
+        self._greatest: dict[str, int] = {}
+        self._note_times(self._restored.get("times", {}).values())
         self._splits = {
             number: SplitShares(stage.source, spec.numbers(number), self._restored.get("sources", {}).get(stage.name))
             for number, stage in enumerate(spec.stages)
@@ -281,6 +285,7 @@ class StreamRun:
                 sink.collected(name, rows)
             case messages.TaskFigures(stats):
                 view.stats = stats
+                self._align()
             case protocol.RunFailed(reason):
                 self._fail(reason, True)
             case _:
@@ -349,13 +354,25 @@ class StreamRun:
         """The tasks that read splits."""
         return [number for shares in self._splits.values() for number in shares.tasks]
 
+    def _align(self) -> None:
+        """Tell each source that is aligned how far the slowest of the others is."""
+        stages = [self.spec.stages[number] for number in self._splits]
+        wanted = {stage.name for stage in stages if getattr(stage.time, "align_ms", None) is not None}
+        group = [view for view in self.tasks if self._name(view) in wanted and not view.data_ended]
+        marks = {id(view): view.stats.get("watermark_ms", MIN) for view in group if not view.stats.get("idle")}
+        for view in group:
+            least = min((mark for other, mark in marks.items() if other != id(view)), default=MAX)
+            if least != view.least_of_others:
+                view.least_of_others = least
+                self._send(view.connection, messages.AlignTime(least))
+
     def _do(self, decided: list[Any]) -> None:
         """Carry out what the coordinator has decided."""
         for each in decided:
             match each:
                 case decisions.Trigger(checkpoint, timestamp_ms, final):
                     for number in self._sources():
-                        trigger = messages.TriggerCheckpoint(checkpoint, timestamp_ms, final)
+                        trigger = messages.TriggerCheckpoint(checkpoint, timestamp_ms, final, dict(self._greatest))
                         self._send(self.tasks[number].connection, trigger)
                 case decisions.Store(checkpoint, acks, final):
                     self._store_checkpoint(checkpoint, acks, final)
@@ -392,6 +409,7 @@ class StreamRun:
             return
         for shares in self._splits.values():
             shares.end(name for task in shares.tasks for name in acks[task]["state"].get("ended", ()))
+        self._note_times(ack["state"].get("times", {}) for ack in acks.values())
         self._do(self.coordinator.stored(checkpoint, time.monotonic()))
         due, self._savepoints = self._savepoints, []
         for least, path, answer in due:
@@ -403,6 +421,13 @@ class StreamRun:
                     answer(f"{type(error).__name__}: {error}")
             else:
                 self._savepoints.append((least, path, answer))
+
+    def _note_times(self, times: Iterable[dict[str, Any]]) -> None:
+        """How far the rows of sources have come, for Spark's watermark."""
+        for each in times:
+            if "greatest" in each:
+                stage = each["stage"]
+                self._greatest[stage] = max(each["greatest"], self._greatest.get(stage, each["greatest"]))
 
     def _metadata(self, acks: dict[int, dict[str, Any]], final: bool) -> dict[str, Any]:
         operators: dict[str, dict[str, Any]] = {}

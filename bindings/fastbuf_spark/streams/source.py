@@ -65,6 +65,9 @@ class SplitReader(Protocol):
     def poll(self, timeout_s: float) -> Polled | None:
         """The next rows of any split; None if none came within that time.  Splits get their turn."""
 
+    def pause(self, splits: Sequence[str]) -> None:
+        """Give no rows of these, until it is called again without them; what is read already may come."""
+
     def checkpointed(self, offsets: Mapping[str, Any]) -> None:
         """A checkpoint with these offsets is complete; for what others see of it.  An error is not told."""
 
@@ -147,6 +150,10 @@ class IteratorReader:
         self._in_turn = in_turn
         self._open: dict[str, Iterator[tuple[pa.RecordBatch | None, Any]]] = {}
         self._offsets: dict[str, Any] = {}
+        self._paused: frozenset[str] = frozenset()
+
+    def pause(self, splits: Sequence[str]) -> None:
+        self._paused = frozenset(splits)
 
     def assign(self, splits: Sequence[Split]) -> None:
         for split in splits:
@@ -161,7 +168,8 @@ class IteratorReader:
     def poll(self, timeout_s: float) -> Polled | None:
         from fastbuf_spark.schema import conform
 
-        for name in list(self._open) if self._in_turn else list(self._open)[:1]:
+        names = [name for name in self._open if name not in self._paused]
+        for name in names if self._in_turn else names[:1]:
             item = next(self._open[name], None)
             if item is None:
                 del self._open[name]

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 LATENCY_S = 0.005  #: buffer timeout of a stream, unless settings are given
+WATERMARKS = ("split", "spark")
 GUARANTEES = ("exactly_once", "at_least_once")
 OUTPUT_MODES = ("append", "update", "complete")
 
@@ -55,7 +56,15 @@ class Stream:
 
     # ---- verbs
 
-    def with_watermark(self, column: str, delay: float | str = 0.0, *, idle: float | str | None = "1 minute") -> Stream:
+    def with_watermark(
+        self,
+        column: str,
+        delay: float | str = 0.0,
+        *,
+        idle: float | str | None = "1 minute",
+        watermark: str = "split",
+        align: float | str | None = None,
+    ) -> Stream:
         """Say which column has the time of rows, and how late they may come; directly behind the source.
 
         Each split has a watermark of its own, the greatest time less the delay; the stream's is the least of them.
@@ -68,6 +77,13 @@ class Stream:
             How far behind the greatest time so far of its split a row may come: seconds, or text with a unit.
         idle
             A split without rows for so long holds nothing back; None: it holds back for ever.
+        watermark
+            "split": as above.  "spark": the greatest time of all splits up to a checkpoint, less the delay, holds
+            behind the rows of the next one, as from batch to batch in Spark; ``idle`` means nothing then.
+        align
+            A split whose watermark is further ahead of the least one of all sources with ``align`` is not read until
+            the others have caught up, so that the windows of later stages stay few; None: all are read.  Not for files,
+            which are read one after the other.
         """
         from pyspark.sql.types import TimestampNTZType, TimestampType
 
@@ -84,8 +100,18 @@ class Stream:
         kind = self.schema[column].dataType
         if not isinstance(kind, TimestampType | TimestampNTZType):
             raise ConfigError(f"with_watermark: column {column!r} is {kind.simpleString()}: it must be a timestamp")
+        if watermark not in WATERMARKS:
+            raise ConfigError(f"watermark is {watermark!r}: it must be one of {', '.join(WATERMARKS)}")
         strategy = BoundedOutOfOrderness(round(seconds_of("delay", delay) * 1000))
-        made = TimeSpec(column, strategy, None if idle is None else seconds_of("idle", idle))
+        if align is not None and watermark == "spark":
+            raise ConfigError("align= goes by the watermarks of splits, and watermark='spark' has none: leave one out")
+        if align is not None and getattr(first.source, "one_at_a_time", False):
+            raise ConfigError(
+                "align= lets splits wait for those behind them, and files are read one after the other, in the order "
+                "of their times: leave it out"
+            )
+        drift = None if align is None else round(seconds_of("align", align) * 1000)
+        made = TimeSpec(column, strategy, None if idle is None else seconds_of("idle", idle), watermark, drift)
         return Stream(self._spark, (dataclasses.replace(first, time=made),), self._conf)
 
     def map_in_arrow(self, func: BatchFunction, schema: StructType | str) -> Stream:

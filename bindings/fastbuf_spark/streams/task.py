@@ -21,7 +21,7 @@ from fastbuf_spark.protocol import Abort, FromDriver, Stop
 from fastbuf_spark.spec import not_reached, plain
 from fastbuf_spark.streams import messages
 from fastbuf_spark.streams.commits import Commits
-from fastbuf_spark.streams.event_times import DRAIN_S, GateTime, SourceTime
+from fastbuf_spark.streams.event_times import DRAIN_S, GateTime, source_time
 from fastbuf_spark.streams.fail_points import ask, reach
 from fastbuf_spark.streams.operators import ByKeyGroup
 from fastbuf_spark.streams.snapshots import Snapshots
@@ -101,6 +101,7 @@ class StreamTask:
         self._offsets: dict[str, Any] = {}
         self._told_offsets: dict[int, dict[str, Any]] = {}  # by checkpoint
         self._ended_splits: list[str] = []
+        self._paused: list[str] = []  # splits that are not read, as they are ahead of the others
         self._barrier: Barrier | None = None  # of the checkpoint that is due at the end of this epoch
         self._is_final = False
         self._step = Step()
@@ -164,7 +165,7 @@ class StreamTask:
         self._snapshots.restore(start.pieces.get(stage.name, {}))
         stack.callback(self._snapshots.close)
         if stage.source is not None:
-            self._time = SourceTime(stage.time, start.times, stage.name)
+            self._time = source_time(stage.time, start.times, stage.name)
             self._reader = reader = stage.source.reader(stage.given)
             stack.callback(reader.close)
             self._time.waiting = lambda: getattr(reader, "waiting", ())
@@ -253,6 +254,9 @@ class StreamTask:
                     return self._end_source()
                 self._control.wait(IDLE_S)
                 continue
+            if (paused := self._time.paused()) != self._paused:
+                self._paused = paused
+                self._reader.pause(paused)
             polled = self._reader.poll(IDLE_S)
             if polled is None:
                 if self._no_more_splits and not self._offsets:
@@ -428,7 +432,8 @@ class StreamTask:
 
     def _handle(self, message: FromDriver) -> None:
         match message:
-            case messages.TriggerCheckpoint(checkpoint, timestamp_ms, _):
+            case messages.TriggerCheckpoint(checkpoint, timestamp_ms, _, greatest):
+                self._time.epoch(greatest.get(self.stage.name))
                 self._barrier = Barrier(checkpoint, timestamp_ms)
             case messages.CheckpointComplete(checkpoint, final):
                 reach("notified", checkpoint)
@@ -444,6 +449,8 @@ class StreamTask:
             case messages.AddSplits(splits, last):
                 self._assign(splits)
                 self._no_more_splits = last
+            case messages.AlignTime(least_ms):
+                self._time.others = least_ms
             case messages.Drain():
                 self._draining = True
             case Abort(reason):
