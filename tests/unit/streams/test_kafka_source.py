@@ -106,6 +106,22 @@ def test_latest_is_a_number_and_what_is_found_later_begins_at_the_earliest(broke
     )
 
 
+def test_a_partition_that_is_paused_gives_nothing_and_goes_on_where_it_was(broker: Broker) -> None:
+    topic = broker.topic(2)
+    reader = a_reader(source := kafka_source(broker.servers, topic, N))
+    reader.assign(source.splits(None)[0])
+    reader.pause([f"{topic}-0"])
+    for partition in range(2):
+        broker.write(topic, records(partition * 100, partition * 100 + 50), partition)
+    assert numbers(read(reader, 50)[0]) == list(range(100, 150))
+    reader.pause([f"{topic}-1"])
+    broker.write(topic, records(150, 160), 1)
+    assert numbers(read(reader, 50)[0]) == list(range(50))
+    reader.pause([])
+    assert numbers(read(reader, 10)[0]) == list(range(150, 160))
+    reader.close()
+
+
 def test_starts_at_given_offsets(broker: Broker) -> None:
     topic = broker.topic(3)
     for partition in range(3):
