@@ -115,7 +115,7 @@ cdef class HashPartitioner:
         if self.hot == NULL or not self.hot.taken:
             return {}
         counts = [(self.hot.count[i] - self.hot.error[i], self.hot.hash[i], self.hot.partition[i])
-                 for i in range(self.hot.n)]
+                  for i in range(self.hot.n)]
         return {key: (count / self.hot.taken, part) for count, key, part in sorted(counts, reverse=True) if count}
 
     def key_values(self):

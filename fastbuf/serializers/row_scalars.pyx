@@ -171,7 +171,7 @@ cdef object scalar_from_int(int scalar, int64_t unit, object zone, int64_t x):
         raise OverflowError("it lies outside the years 1 to 9999")
     _civil(days, &year, &month, &day)
     moment = datetime_new(year, month, day, <int> (seconds // 3600), <int> (seconds // 60 % 60), <int> (seconds % 60),
-                         <int> (micros % MICROS), zone)
+                          <int> (micros % MICROS), zone)
     return moment if zone is None else zone.fromutc(moment)
 
 

@@ -221,6 +221,8 @@ def test_a_union_and_the_shuffle_behind_it_are_one_stage(spark: Any) -> None:
     assert [draft.tasks for draft in one.union(other, 1).shuffle("value", partitions=2)._drafts] == [1, 1, 1, 2]
     between = one.union(other).map_in_arrow(lambda batches: batches, schema).shuffle("value", partitions=2)
     assert [draft.tasks for draft in between._drafts] == [1, 1, None, 2]
+
+
 def rows_in(query: Any) -> int:
     """Rows that its windows have taken."""
     stages = query.progress().get("stages", [])
