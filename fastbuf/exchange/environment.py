@@ -35,7 +35,7 @@ from fastbuf.exchange.named_thread import start_thread
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.result_partition import ResultPartition
 from fastbuf.exchange.salted_hash import watched
-from fastbuf.exchange.targets import checked_target, reach
+from fastbuf.exchange.targets import check_slow_consumer, checked_target, checked_targets, reach
 from fastbuf.fork_safe import is_in_openssl
 from fastbuf.memory import NetworkBufferPool
 from fastbuf.memory.layout import memfd_denied
@@ -340,25 +340,15 @@ class ShuffleEnvironment:
         one_of("partition_type", partition_type, tuple(_PARTITION_TYPES))
         one_of("on_peer_loss", on_peer_loss, ("error", "cancel"))
         one_of("on_slow_consumer", on_slow_consumer, ON_SLOW_CONSUMER)
-        lossy = on_slow_consumer != "wait"
-        if lossy and (partition_type != "pipelined" or selector is None or not selector.to_all):
-            raise ConfigError(
-                f"on_slow_consumer is {on_slow_consumer!r}: that needs selector=fastbuf.broadcast() and a pipelined "
-                "partition, as a record of another selector has one consumer, which must not miss it"
-            )
-        targets = [None if target is None else checked_target(i, target) for i, target in enumerate(targets)]
-        if partition_type != "blocking" and None in targets:
-            raise ConfigError(
-                "a target is None: a pipelined partition needs all targets when it is made, only a blocking one can "
-                "attach them later"
-            )
-        if not targets:
-            raise ConfigError("targets is empty: a result partition needs at least one")
+        check_slow_consumer(on_slow_consumer, partition_type, selector)
+        targets = checked_targets(targets, partition_type)
         config = _checked_config(config)
         self._release_dropped()
         with self._lock:
             self._check()
-            policy = {"on_slow_consumer": on_slow_consumer, "chunks": serializer.kind == "columnar"} if lossy else {}
+            policy: dict[str, Any] = {}
+            if on_slow_consumer != "wait":
+                policy = {"on_slow_consumer": on_slow_consumer, "chunks": serializer.kind == "columnar"}
             partition = _PARTITION_TYPES[partition_type](self, len(targets), channel, config, maximum, **policy)
             partition.credentials = {
                 "epoch": epoch,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.checks import named_host, port, whole
@@ -15,6 +16,7 @@ from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.result_partition import ResultPartition
 
 if TYPE_CHECKING:
+    from fastbuf.exchange.channel_selector import ChannelSelector
     from fastbuf.exchange.environment import ShuffleEnvironment
 
 RETRY_S = 0.02  #: pause before the next try to connect to a consumer that does not listen yet
@@ -30,6 +32,27 @@ def checked_target(index: int, target: Any) -> Any:
     host, number, gate_id = target
     named_host(f"host of {name}", host)
     return host, port(f"port of {name}", number, 1), whole(f"gate_id of {name}", gate_id, 1, (1 << 32) - 1)
+
+
+def checked_targets(targets: Sequence[Any], partition_type: str) -> list[Any]:
+    """Those of a result partition; raises ConfigError if one is nothing that can be reached, or is missing."""
+    if not targets:
+        raise ConfigError("targets is empty: a result partition needs at least one")
+    if partition_type != "blocking" and any(target is None for target in targets):
+        raise ConfigError(
+            "a target is None: a pipelined partition needs all targets when it is made, only a blocking one can "
+            "attach them later"
+        )
+    return [None if target is None else checked_target(index, target) for index, target in enumerate(targets)]
+
+
+def check_slow_consumer(policy: str, partition_type: str, selector: ChannelSelector | None) -> None:
+    """ConfigError if a slow consumer's policy is not for such a partition."""
+    if policy != "wait" and (partition_type != "pipelined" or selector is None or not selector.to_all):
+        raise ConfigError(
+            f"on_slow_consumer is {policy!r}: that needs selector=fastbuf.broadcast() and a pipelined "
+            "partition, as a record of another selector has one consumer, which must not miss it"
+        )
 
 
 def reach(environment: ShuffleEnvironment, partition: ResultPartition, index: int, target: Any) -> None:

@@ -431,6 +431,42 @@ def test_the_check_of_names_sees_one_in_cython(line: str, tmp_path: Path) -> Non
     assert poor_names(tmp_path / "fine.pyx") == set()
 
 
+MOST_FUNCTION_LINES, MOST_METHODS = 60, 30
+LONGER = {  # functions that are longer, and why
+    "fastbuf/monitor/diagnosis.py verdict": "rules in their order: what comes first decides",
+    "bindings/fastbuf_spark/driver/estimate.py estimate": "one sum after the other, of the figures above it",
+    "bindings/fastbuf_spark/api/sinks.py write_parquet": "checks, in the order in which they are told",
+    "bindings/fastbuf_spark/streams/stream.py write_stream": "checks, in the order in which they are told",
+    "fastbuf/cli/shuffle.py run": "a command from its options to its last line",
+}
+
+
+def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function, its docstring left out."""
+    first = function.body[0]
+    said = ast.get_docstring(function) is not None
+    docstring = (first.end_lineno or 0) - first.lineno + 1 if said else 0
+    return (function.end_lineno or 0) - function.lineno + 1 - docstring
+
+
+def test_functions_and_classes_stay_small() -> None:
+    long, wide = {}, {}
+    for path in SHIPPED:
+        if path.suffix != ".py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = f"{path.relative_to(ROOT)} {getattr(node, 'name', '')}"
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and lines_of(node) > MOST_FUNCTION_LINES:
+                long[name] = lines_of(node)
+            if isinstance(node, ast.ClassDef):
+                methods = [n for n in node.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+                public = [method for method in methods if not method.name.startswith("_")]
+                if len(public) > MOST_METHODS:
+                    wide[name] = len(public)
+    assert set(long) == set(LONGER), long
+    assert wide == {}
+
+
 def test_no_promises_in_the_code() -> None:
     words = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
     found = [
