@@ -78,7 +78,9 @@ def test_an_observation_of_the_input_is_told(spark: Any, mode: str, rows: int, p
     counted = F.count("*").alias("rows")
     source = numbers(spark, rows, parts).observe(seen, counted)
     assert fbs.repartition(source, 2, "k", mode=mode).observe(given, counted).count() == rows
-    assert in_time(SOON_S, lambda: (seen.get, given.get)) == ({"rows": rows}, {"rows": rows})
+    assert in_time(SOON_S, lambda: given.get) == {"rows": rows}
+    if rows or mode == "pipelined":  # else Spark leaves the empty input out of its plan, as with its own repartition
+        assert in_time(SOON_S, lambda: seen.get) == {"rows": rows}
 
 
 def test_an_action_while_the_workers_of_the_one_before_are_about_to_go(spark: Any) -> None:
