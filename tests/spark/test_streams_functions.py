@@ -225,7 +225,7 @@ def test_float_keys(spark: Any, tmp_path: Path) -> None:
         sink = fbs.to_memory()
         stream = fbs.stream(spark, Lists(1, total), LONGS, tasks=1)
         source: Any = stream._drafts[0].source
-        source.given.lists = {f"{total}": list(range(20))}
+        source.source.lists = {f"{total}": list(range(20))}
         keyed = stream.map_in_arrow(floats, "k double").group_by("k", partitions=2)
         query = keyed.transform_with_state(FloatCounts(), "k double, n long", arrow=True, name="n").write_stream(
             sink, tmp_path / "chk", every=600

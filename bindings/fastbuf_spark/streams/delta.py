@@ -89,7 +89,8 @@ class _DeltaWriter(FileWriter):
 
     def prepare(self, checkpoint: int) -> list[Committable]:
         files = [
-            Added.of(self._folder, attempt, path, size, told) for attempt, path, _, size, told in self.take_files()
+            Added.of(self._folder, attempt, path, size, statistics)
+            for attempt, path, _, size, statistics in self.take_files()
         ]
         if not files:
             return []

@@ -116,10 +116,10 @@ def stream(
     """
     if hasattr(source, "reader"):
         return _first(spark, source, tasks, conf)
-    given = getattr(source, "schema", None) if schema is None else schema
-    if given is None:
+    shape = getattr(source, "schema", None) if schema is None else schema
+    if shape is None:
         raise ConfigError("stream needs schema=, or a source that has one")
-    return _first(spark, UserSource(source, struct_type(given)), tasks, conf)
+    return _first(spark, UserSource(source, struct_type(shape)), tasks, conf)
 
 
 def stream_kafka(

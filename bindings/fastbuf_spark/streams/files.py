@@ -48,20 +48,20 @@ class FilesSource:
 
     def splits(self, state: Any) -> tuple[list[Split], Any]:
         """Files by the times at which they were written."""
-        known = dict(state["seen"]) if state else {}
+        seen = dict(state["seen"]) if state else {}
         newest = int(state["newest"]) if state else 0
         try:
-            _, _, found = listing.listed(self.path, None, self.options)
-            found = listing.matching(found, self.options)
+            _, _, files = listing.listed(self.path, None, self.options)
+            files = listing.matching(files, self.options)
         except ConfigError:  # there is nothing yet
-            found = []
-        times = {file.path: file.changed for file in found}
+            files = []
+        times = {file.path: file.changed for file in files}
         newest = max([newest, *times.values()])
         oldest = newest - int(self.max_age_s * 1e9)
-        fresh = sorted((changed, path) for path, changed in times.items() if path not in known and changed >= oldest)
-        known.update((path, changed) for changed, path in fresh)
-        kept = {path: changed for path, changed in known.items() if changed >= oldest}
-        return [Split(path, 0) for _, path in fresh], {"newest": newest, "seen": kept}
+        fresh = sorted((changed, path) for path, changed in times.items() if path not in seen and changed >= oldest)
+        seen.update((path, changed) for changed, path in fresh)
+        recent = {path: changed for path, changed in seen.items() if changed >= oldest}
+        return [Split(path, 0) for _, path in fresh], {"newest": newest, "seen": recent}
 
     def reader(self, schema: pa.Schema) -> SplitReader:
         """One file after the other: in their order, and no more than one is open."""
@@ -92,10 +92,10 @@ def files_source(
     """A source of files; ``bounded``: of those that are there now."""
     if format not in CLASSES:
         raise ConfigError(f"format is {format!r}: it must be one of {', '.join(CLASSES)}")
-    told = read_options(spark, format, options)
-    asked, shape = Asked(spark, "stream_files", path, None, None, options=told), struct_type(schema)
-    kind = format_of(format, told)
+    settings = read_options(spark, format, options)
+    asked, shape = Asked(spark, "stream_files", path, None, None, options=settings), struct_type(schema)
+    kind = format_of(format, settings)
     kind.check(asked, shape)
     kind = kind.placed(asked, shape)
     read = listed_source(asked, kind, None, [], shape).read  # of no files, as there may be none yet
-    return FilesSource(str(path), kind, shape, read, told, max_age_s, bounded)
+    return FilesSource(str(path), kind, shape, read, settings, max_age_s, bounded)

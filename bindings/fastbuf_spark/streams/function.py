@@ -11,7 +11,7 @@ from fastbuf.checkpoint.store import sync_directory
 from fastbuf_spark.errors import ArgumentTypeError
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.sink import Committable, SinkContext, SinkWriter, StagedRows
-from fastbuf_spark.streams.staged import KEPT, StagingWriter, staged_batches
+from fastbuf_spark.streams.staged import MARKERS_KEPT, StagingWriter, staged_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,9 +56,9 @@ class FunctionSink:
 
     def restore(self, context: SinkContext, committables: Sequence[Committable]) -> None:
         StagedRows.keep_only(context, committables)
-        kept = {_marker(context, each) for each in committables}
+        markers = {_marker(context, each) for each in committables}
         for marker in Path(context.folder).glob(f"*{DONE}"):
-            if marker not in kept:
+            if marker not in markers:
                 marker.unlink(missing_ok=True)
 
     def writer(self, context: SinkContext) -> SinkWriter:
@@ -90,7 +90,7 @@ class Calls:
             marker.touch()
             sync_directory(marker.parent)  # before the rows are removed
             self._markers.append(marker)
-        while len(self._markers) > KEPT:
+        while len(self._markers) > MARKERS_KEPT:
             self._markers.popleft().unlink(missing_ok=True)
 
     def close(self) -> None:

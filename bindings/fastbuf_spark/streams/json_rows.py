@@ -125,8 +125,8 @@ def _wire_type(kind: pa.DataType, column: str) -> pa.DataType:
         return pa.struct([pa.field(each.name, _wire_type(each.type, column)) for each in kind])
     if types.is_list(kind) or types.is_large_list(kind):
         inner = kind.value_field
-        made = inner.with_type(_wire_type(inner.type, column)).with_nullable(True)
-        return pa.list_(made) if types.is_list(kind) else pa.large_list(made)
+        items = inner.with_type(_wire_type(inner.type, column)).with_nullable(True)
+        return pa.list_(items) if types.is_list(kind) else pa.large_list(items)
     if types.is_date(kind) or types.is_time(kind) or types.is_binary(kind) or types.is_large_binary(kind):
         return pa.string()
     if types.is_timestamp(kind):
@@ -151,9 +151,9 @@ def _converted(values: pa.Array, kind: pa.DataType) -> pa.Array:
         parts = [_converted(values.field(place), field.type) for place, field in enumerate(kind)]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=values.is_null())
     if types.is_list(kind) or types.is_large_list(kind):
-        made = pa.ListArray if types.is_list(kind) else pa.LargeListArray
+        list_class = pa.ListArray if types.is_list(kind) else pa.LargeListArray
         items = _converted(values.values, kind.value_type)
-        return made.from_arrays(values.offsets, items, type=kind, mask=values.is_null())
+        return list_class.from_arrays(values.offsets, items, type=kind, mask=values.is_null())
     if types.is_binary(kind) or types.is_large_binary(kind):
         decode = functools.partial(base64.b64decode, validate=True)
         return pa.array([None if text is None else decode(text) for text in values.to_pylist()], kind)

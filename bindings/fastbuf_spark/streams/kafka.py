@@ -86,13 +86,13 @@ def kafka_source(
         An argument is not possible, or confluent-kafka is not installed.
     """
     check_installed()
-    for name, given, known in (
+    for name, value, choices in (
         ("format", format, ("json", "raw")),
         ("on_bad", on_bad, ("error", "skip")),
         ("on_lost_offsets", on_lost_offsets, ("error", "earliest")),
     ):
-        if given not in known:
-            raise ConfigError(f"{name} is {given!r}: it can be {' or '.join(map(repr, known))}")
+        if value not in choices:
+            raise ConfigError(f"{name} is {value!r}: it can be {' or '.join(map(repr, choices))}")
     cluster = Cluster(servers, dict(options or {}))
     columns = _metadata(metadata or (METADATA if format == "raw" else ()))
     return KafkaSource(
@@ -100,8 +100,8 @@ def kafka_source(
     )
 
 
-def _metadata(given: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    columns = dict(given) if isinstance(given, Mapping) else {name: name for name in given}
+def _metadata(names: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    columns = dict(names) if isinstance(names, Mapping) else {name: name for name in names}
     if unknown := set(columns) - set(METADATA):
         raise ConfigError(f"metadata has {', '.join(sorted(unknown))}: what a record has is {', '.join(METADATA)}")
     return columns
@@ -165,13 +165,13 @@ class KafkaSource:
         if self.bounded and state is not None:
             return [], state
         counts = dict(state or {})
-        made = []
+        splits = []
         for topic, count in sorted(self._partitions().items()):
             for partition in range(counts.get(topic, 0), count):
                 place = self._begin(topic, partition, first=state is None)
-                made.append(Split(f"{topic}-{partition}", place))
+                splits.append(Split(f"{topic}-{partition}", place))
             counts[topic] = max(count, counts.get(topic, 0))
-        return made, counts
+        return splits, counts
 
     def reader(self, schema: pa.Schema) -> SplitReader:
         from fastbuf_spark.streams.kafka_reader import KafkaReader
@@ -208,19 +208,19 @@ class KafkaSource:
         return [begin, high] if self.bounded else begin
 
 
-def _start(given: Any) -> Any:
+def _start(start: Any) -> Any:
     """Checked; offsets by topic and number of partition."""
-    if isinstance(given, str):
-        if given not in PLACES:
-            raise ConfigError(f'start is {given!r}: it can be "earliest", "latest", or offsets by topic and partition')
-        return given
-    made: dict[str, dict[int, int | str]] = {}
+    if isinstance(start, str):
+        if start not in PLACES:
+            raise ConfigError(f'start is {start!r}: it can be "earliest", "latest", or offsets by topic and partition')
+        return start
+    by_topic: dict[str, dict[int, int | str]] = {}
     try:
-        for topic, offsets in given.items():
-            made[topic] = {int(partition): offset for partition, offset in offsets.items()}
-            for partition, offset in made[topic].items():
+        for topic, offsets in start.items():
+            by_topic[topic] = {int(partition): offset for partition, offset in offsets.items()}
+            for partition, offset in by_topic[topic].items():
                 if offset not in PLACES and not (type(offset) is int and offset >= 0):
                     raise ConfigError(f"start has {offset!r} for {topic}-{partition}: an offset is a number from 0")
     except (AttributeError, TypeError) as error:
-        raise ConfigError(f'start is {given!r}: offsets are given as {{"topic": {{0: 17, 1: "latest"}}}}') from error
-    return made
+        raise ConfigError(f'start is {start!r}: offsets are given as {{"topic": {{0: 17, 1: "latest"}}}}') from error
+    return by_topic

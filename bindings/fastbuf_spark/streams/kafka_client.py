@@ -55,7 +55,7 @@ class Cluster:
             "enable.partition.eof": True,
             "allow.auto.create.topics": False,
         }
-        return self._made(Consumer, usual, {**fixed, **settings})
+        return self._client(Consumer, usual, {**fixed, **settings})
 
     def asker(self) -> Consumer:
         """A consumer that is asked for topics and offsets alone: what an open transaction has written counts."""
@@ -67,15 +67,15 @@ class Cluster:
 
         # Keys go where Java's producers place them
         usual = {"partitioner": "murmur2_random", "linger.ms": 20, "transaction.timeout.ms": 300_000}
-        return self._made(Producer, usual, {"enable.idempotence": True, **settings})
+        return self._client(Producer, usual, {"enable.idempotence": True, **settings})
 
     def admin(self) -> AdminClient:
         """A client that asks and creates."""
         from confluent_kafka.admin import AdminClient
 
-        return self._made(AdminClient, {}, {})
+        return self._client(AdminClient, {}, {})
 
-    def _made(self, kind: Any, usual: Mapping[str, Any], fixed: Mapping[str, Any]) -> Any:
+    def _client(self, kind: Any, usual: Mapping[str, Any], fixed: Mapping[str, Any]) -> Any:
         """A client: the options stand above what is usual, and below what is fixed."""
         from confluent_kafka import KafkaException
 

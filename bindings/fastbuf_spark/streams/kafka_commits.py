@@ -26,7 +26,7 @@ from fastbuf.errors import ConfigError
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.kafka_client import PATIENCE_S, BrokerError, ends_of, telling, text_of
 from fastbuf_spark.streams.sink import CommitFailed, Committable, SinkContext
-from fastbuf_spark.streams.staged import KEPT, attempts, rows_of, staged_batches
+from fastbuf_spark.streams.staged import MARKERS_KEPT, attempts, rows_of, staged_batches
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -69,14 +69,14 @@ class Transactions:
         context = self._context
         _tell(self._sink, context, f"task {context.task}", {"task": context.task})
         producer = open_id(self._sink, context, context.task)
-        told = read_markers(self._sink, context)
-        newest = max(each["generation"] for each in told)
+        markers = read_markers(self._sink, context)
+        newest = max(each["generation"] for each in markers)
         if newest > context.generation:
             raise CommitFailed(
                 f"task {context.task} of generation {context.generation} may not commit to topic {self._sink.topic}: "
                 f"generation {newest} of the stream has begun, and commits these rows if its checkpoint has them"
             )
-        self._done = {each["file"] for each in told if "file" in each}
+        self._done = {each["file"] for each in markers if "file" in each}
         self._producer = producer
 
     def _write(self, committables: Sequence[Committable]) -> None:
@@ -98,7 +98,9 @@ class Transactions:
         for each in committables:
             whose = {name: each[name] for name in ("file", "task", "checkpoint", "rows")}
             value = {**whose, "generation": context.generation, "attempt": attempt}
-            producer.produce(sink.markers, json.dumps(value), _key(context, each["task"], each["checkpoint"] % KEPT))
+            producer.produce(
+                sink.markers, json.dumps(value), _key(context, each["task"], each["checkpoint"] % MARKERS_KEPT)
+            )
         reach("in commit", committables[-1]["checkpoint"])
         producer.commit_transaction(PATIENCE_S)
         self._done.update(each["file"] for each in committables)
@@ -127,7 +129,7 @@ def read_markers(sink: KafkaSink, context: SinkContext, isolation: str = "read_c
 
     asker = sink.cluster.asker()
     reader = sink.cluster.consumer(isolation_level=isolation, fetch_wait_max_ms=10)  # its end is told sooner
-    told: dict[bytes, dict[str, Any]] = {}
+    markers: dict[bytes, dict[str, Any]] = {}
     mine = _key(context, "").encode()
     try:
         low, high = ends_of(asker, sink.markers, 0)
@@ -144,7 +146,7 @@ def read_markers(sink: KafkaSink, context: SinkContext, isolation: str = "read_c
             error = message.error()
             if error is None:
                 if message.key() is not None and message.key().startswith(mine):
-                    told[message.key()] = json.loads(message.value())
+                    markers[message.key()] = json.loads(message.value())
             elif error.code() == KafkaError._PARTITION_EOF:  # which stands before a transaction that is open
                 reached = message.offset()
             elif not error.retriable():
@@ -152,7 +154,7 @@ def read_markers(sink: KafkaSink, context: SinkContext, isolation: str = "read_c
     finally:
         reader.close()
         asker.close()
-    return list(told.values())
+    return list(markers.values())
 
 
 def _whose(context: SinkContext) -> str:
@@ -183,9 +185,9 @@ def make_markers(admin: Any, there: dict[str, Any], markers: str) -> None:
         if (count := len(there[markers].partitions)) != 1:
             raise ConfigError(f"topic {markers} has {count} partitions: a topic of markers has one")
         return
-    made = NewTopic(markers, 1, -1, config={"cleanup.policy": "compact"})
+    topic = NewTopic(markers, 1, -1, config={"cleanup.policy": "compact"})
     try:
-        admin.create_topics([made], request_timeout=PATIENCE_S)[markers].result()
+        admin.create_topics([topic], request_timeout=PATIENCE_S)[markers].result()
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise ConfigError(

@@ -101,14 +101,14 @@ class KafkaReader:
 
         if self._source.group is None:
             return
-        told = []
+        partitions = []
         for name, offset in offsets.items():
             topic, _, number = name.rpartition("-")
-            told.append(TopicPartition(topic, int(number), offset[0] if isinstance(offset, list) else offset))
+            partitions.append(TopicPartition(topic, int(number), offset[0] if isinstance(offset, list) else offset))
         try:
-            self._consumer.commit(offsets=told, asynchronous=True)
+            self._consumer.commit(offsets=partitions, asynchronous=True)
         except KafkaException as error:
-            self._committed(error.args[0], told)
+            self._committed(error.args[0], partitions)
 
     def close(self) -> None:
         self._consumer.close()
@@ -219,23 +219,23 @@ def _timestamps(messages: list[Message], kind: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
     times = (message.timestamp() for message in messages)
-    return pa.array([at if known else None for known, at in times], pa.timestamp("ms", kind.tz)).cast(kind)
+    return pa.array([at if has_time else None for has_time, at in times], pa.timestamp("ms", kind.tz)).cast(kind)
 
 
 def _headers(messages: list[Message], kind: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
-    told = (message.headers() for message in messages)
-    return pa.array([None if each is None else [{"key": k, "value": v} for k, v in each] for each in told], kind)
+    headers = (message.headers() for message in messages)
+    return pa.array([None if each is None else [{"key": k, "value": v} for k, v in each] for each in headers], kind)
 
 
 def _plain(method: str) -> Any:
-    def made(messages: list[Message], kind: pa.DataType) -> pa.Array:
+    def column(messages: list[Message], kind: pa.DataType) -> pa.Array:
         import pyarrow as pa
 
         return pa.array([getattr(message, method)() for message in messages], kind)
 
-    return made
+    return column
 
 
 _METADATA = {

@@ -137,13 +137,17 @@ class KafkaSink:
         if self.format == "json":
             return keys, json_rows(batch), None
         headers = batch.column("headers").to_pylist() if "headers" in names else None
-        told = None
+        pairs = None
         if headers is not None:
-            told = [[(one["key"], one["value"]) for one in each or ()] for each in headers]
-        return keys, batch.column("value").to_pylist(), told
+            pairs = [[(one["key"], one["value"]) for one in each or ()] for each in headers]
+        return keys, batch.column("value").to_pylist(), pairs
 
     def produce(
-        self, producer: Producer, batch: pa.RecordBatch, headers: Headers, told: Callable[..., None] | None = None
+        self,
+        producer: Producer,
+        batch: pa.RecordBatch,
+        headers: Headers,
+        on_delivery: Callable[..., None] | None = None,
     ) -> None:
         """Give the rows to a producer, which sends them by and by."""
         keys, values, own = self.records(batch)
@@ -151,7 +155,7 @@ class KafkaSink:
             all_headers = headers if own is None else own[number] + headers
             while True:
                 try:
-                    producer.produce(self.topic, value, key, headers=all_headers, on_delivery=told)
+                    producer.produce(self.topic, value, key, headers=all_headers, on_delivery=on_delivery)
                     break
                 except BufferError:  # it is full; what cannot be sent leaves it with an error after a time
                     producer.poll(0.1)

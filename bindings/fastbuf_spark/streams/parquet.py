@@ -49,11 +49,11 @@ class ParquetSink:
 
     def restore(self, context: SinkContext, committables: Sequence[Committable]) -> None:
         """Remove what no checkpoint knows; what was written at least once only is seen already."""
-        kept = {each["from"].partition("/")[0] for each in committables}
+        attempts = {each["from"].partition("/")[0] for each in committables}
         staging = self._staging(context)
         if staging.is_dir():
             for attempt in os.listdir(staging):
-                if attempt not in kept:
+                if attempt not in attempts:
                     shutil.rmtree(staging / attempt, ignore_errors=True)
 
     def writer(self, context: SinkContext) -> SinkWriter:
@@ -104,15 +104,15 @@ class _ParquetWriter(FileWriter):
         self._write = Write(fs.LocalFileSystem(), str(staging), shape, columns, by, sink.compression, MEMORY_BYTES)
 
     def prepare(self, checkpoint: int) -> list[Committable]:
-        made: list[Committable] = []
+        committables: list[Committable] = []
         for attempt, path, rows, size, _ in self.take_files():
             sync_file(self._staging / attempt / path)
-            made.append({"from": f"{attempt}/{path}", "to": path, "rows": rows, "bytes": size})
-        for folder in {(self._staging / each["from"]).parent for each in made}:
+            committables.append({"from": f"{attempt}/{path}", "to": path, "rows": rows, "bytes": size})
+        for folder in {(self._staging / each["from"]).parent for each in committables}:
             sync_directory(folder)
-        if made:
+        if committables:
             sync_directory(self._staging)
-        return made
+        return committables
 
     def commit(self, checkpoint: int, committables: Sequence[Committable]) -> None:
         folders = set()

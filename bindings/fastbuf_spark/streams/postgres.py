@@ -16,7 +16,7 @@ from fastbuf.errors import ConfigError
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.postgres_types import COLUMNS, Column, check_columns, copy_csv
 from fastbuf_spark.streams.sink import CommitFailed, Committable, SinkContext, SinkWriter, StagedRows
-from fastbuf_spark.streams.staged import KEPT, StagingWriter, attempts, rows_of, staged_batches
+from fastbuf_spark.streams.staged import MARKERS_KEPT, StagingWriter, attempts, rows_of, staged_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -218,14 +218,14 @@ def table_of(connection: Connection, table: str) -> tuple[int, dict[str, Column]
     ConfigError
         There is none.
     """
-    found = connection.execute(
+    relation = connection.execute(
         "SELECT oid, relkind IN ('r', 'p', 'f') FROM pg_class WHERE oid = to_regclass(%s)",
         (identifier(table).as_string(connection),),
     ).fetchone()
-    if found is None or not found[1]:
+    if relation is None or not relation[1]:
         user, database = _one(connection, "current_user"), _one(connection, "current_database()")
         raise ConfigError(f"database {database} has no table {table} that {user} can see: create it first")
-    return found[0], {row[0]: Column(*row) for row in connection.execute(COLUMNS, found[:1])}
+    return relation[0], {row[0]: Column(*row) for row in connection.execute(COLUMNS, relation[:1])}
 
 
 class PostgresRows:
@@ -285,15 +285,15 @@ class PostgresRows:
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Connection]:
         if self._connection is None:
-            made = self._sink.server.connect(session_name(self._context, self._context.task))
+            connection = self._sink.server.connect(session_name(self._context, self._context.task))
             try:
-                with made.transaction():
-                    _, self._columns = table_of(made, self._sink.table)
+                with connection.transaction():
+                    _, self._columns = table_of(connection, self._sink.table)
                 check_columns(self._context.schema, self._columns, self._sink.table)
             except BaseException:
-                made.close()
+                connection.close()
                 raise
-            self._connection = made
+            self._connection = connection
         yield self._connection
 
     def _mark(self, cursor: Cursor, each: Committable) -> bool:
@@ -303,7 +303,7 @@ class PostgresRows:
         job, markers = self._context.job, identifier(self._sink.markers)
         cursor.execute(
             sql.SQL("DELETE FROM {} WHERE job = %s AND task = %s AND checkpoint < %s").format(markers),
-            (job, each["task"], each["checkpoint"] - KEPT),
+            (job, each["task"], each["checkpoint"] - MARKERS_KEPT),
         )
         statement = (
             "INSERT INTO {} (job, file, task, checkpoint, rows) VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"

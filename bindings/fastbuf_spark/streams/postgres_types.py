@@ -160,10 +160,10 @@ def copy_csv(batch: pa.RecordBatch, columns: Mapping[str, Column]) -> bytes:
     import pyarrow as pa
     from pyarrow import csv
 
-    made = [_copied(values, columns[name]) for name, values in zip(batch.schema.names, batch.columns, strict=True)]
+    texts = [_copied(values, columns[name]) for name, values in zip(batch.schema.names, batch.columns, strict=True)]
     sink = pa.BufferOutputStream()
     options = csv.WriteOptions(include_header=False, quoting_style="all_valid")
-    csv.write_csv(pa.RecordBatch.from_arrays(made, batch.schema.names), sink, options)
+    csv.write_csv(pa.RecordBatch.from_arrays(texts, batch.schema.names), sink, options)
     return sink.getvalue().to_pybytes()
 
 
@@ -198,15 +198,15 @@ def _arrays(values: pa.Array, column: Column) -> list[str | None]:
 
     items = _copied(values.flatten(), Column(**{**vars(column), "array": False})).cast("large_string").to_pylist()
     texts = ["NULL" if each is None else _quoted(each) for each in items]
-    made: list[str | None] = []
+    arrays: list[str | None] = []
     begin = 0
     for length in pc.list_value_length(values).to_pylist():
         if length is None:
-            made.append(None)
+            arrays.append(None)
             continue
-        made.append("{" + ",".join(texts[begin : begin + length]) + "}")
+        arrays.append("{" + ",".join(texts[begin : begin + length]) + "}")
         begin += length
-    return made
+    return arrays
 
 
 def _quoted(text: str) -> str:

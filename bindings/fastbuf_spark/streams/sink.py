@@ -146,9 +146,9 @@ class StagedRows:
         size = self._sink.tell()
         self._sink.close()
         sync_directory(self._path.parent)
-        made: Committable = {"file": self._path.name, "rows": self._rows, "bytes": size}
+        committable: Committable = {"file": self._path.name, "rows": self._rows, "bytes": size}
         self._writer, self._rows = None, 0
-        return [made]
+        return [committable]
 
     @staticmethod
     def batches(context: SinkContext, committable: Committable) -> Iterator[pa.RecordBatch]:
@@ -181,9 +181,9 @@ class StagedRows:
     @staticmethod
     def keep_only(context: SinkContext, committables: Sequence[Committable]) -> None:
         """Remove the files of rows that no checkpoint knows."""
-        kept = {each["file"] for each in committables}
+        names = {each["file"] for each in committables}
         for path in Path(context.folder).glob("rows-*.arrow"):
-            if path.name not in kept:
+            if path.name not in names:
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -225,5 +225,5 @@ class _UserSink:
             self._sink.restore(context, committables)
 
     def writer(self, context: SinkContext) -> SinkWriter:
-        made: SinkWriter = self._sink.writer(context)
-        return made
+        writer: SinkWriter = self._sink.writer(context)
+        return writer

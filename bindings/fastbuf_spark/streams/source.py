@@ -113,24 +113,24 @@ class UserSource:
     batch (None: nothing is there now) and the offset behind it, and returns where the split ends.
     """
 
-    def __init__(self, given: Any, schema: StructType) -> None:
+    def __init__(self, source: Any, schema: StructType) -> None:
         for name in ("splits", "read"):
-            if not callable(getattr(given, name, None)):
-                raise ConfigError(f"a source needs a method {name}(), which {type(given).__name__} has not")
-        self.given = given
+            if not callable(getattr(source, name, None)):
+                raise ConfigError(f"a source needs a method {name}(), which {type(source).__name__} has not")
+        self.source = source
         self.schema = schema
-        self.name = type(given).__name__
-        self.replayable = bool(getattr(given, "replayable", True))
-        self.bounded = bool(getattr(given, "bounded", False))
+        self.name = type(source).__name__
+        self.replayable = bool(getattr(source, "replayable", True))
+        self.bounded = bool(getattr(source, "bounded", False))
 
     def splits(self, state: Any) -> tuple[list[Split], Any]:
         seen = set(state or ())
-        found = self.given.splits()
-        offsets = dict(found) if isinstance(found, Mapping) else dict.fromkeys(found)
+        splits = self.source.splits()
+        offsets = dict(splits) if isinstance(splits, Mapping) else dict.fromkeys(splits)
         return [Split(str(n), offset) for n, offset in offsets.items() if n not in seen], sorted(seen | set(offsets))
 
     def reader(self, schema: pa.Schema) -> SplitReader:
-        return IteratorReader(self.given.read, schema)
+        return IteratorReader(self.source.read, schema)
 
 
 class IteratorReader:

@@ -30,43 +30,43 @@ class SplitShares:
     """
 
     def __init__(self, source: StreamSource, tasks: range, restored: Mapping[str, Any] | None) -> None:
-        known = restored or {}
+        last = restored or {}
         self.source = source
         self.tasks = tasks
-        self.state: Any = known.get("state")
+        self.state: Any = last.get("state")
         self.is_last = False
         self._begun = False
-        self._open: dict[str, Any] = dict(known.get("open", {}))  # where each that has not ended was begun
+        self._open: dict[str, Any] = dict(last.get("open", {}))  # where each that has not ended was begun
         self._owners: dict[str, int] = {}
 
     def begin(self) -> dict[int, Share]:
         """The share of each task at the start, in the order in which they came."""
         self._begun = True
-        made: dict[int, Share] = {number: [] for number in self.tasks}
+        shares: dict[int, Share] = {number: [] for number in self.tasks}
         for i, (name, offset) in enumerate(self._open.items()):
             task = self.tasks[i % len(self.tasks)]
             self._owners[name] = task
-            made[task].append((name, offset))
-        return made
+            shares[task].append((name, offset))
+        return shares
 
     def add(self, splits: Iterable[tuple[str, Any]], state: Any) -> dict[int, Share]:
         """Splits that were found: each goes to the task that has the fewest; what is to be sent to tasks now."""
         self.state = state
         self.is_last = self.is_last or self.source.bounded
-        found = list(splits)
-        self._open.update(found)
+        fresh = list(splits)
+        self._open.update(fresh)
         if not self._begun:
             return {}
         counts = dict.fromkeys(self.tasks, 0)
         for name, task in self._owners.items():
             counts[task] += name in self._open
-        made: dict[int, Share] = {}
-        for name, offset in found:
+        shares: dict[int, Share] = {}
+        for name, offset in fresh:
             task = min(counts, key=lambda number: (counts[number], number))
             counts[task] += 1
             self._owners[name] = task
-            made.setdefault(task, []).append((name, offset))
-        return made
+            shares.setdefault(task, []).append((name, offset))
+        return shares
 
     def snapshot(self, offsets: Mapping[str, Any], ended: Iterable[str]) -> dict[str, Any]:
         """What a checkpoint keeps: a split of which no task says anything is where it was begun."""

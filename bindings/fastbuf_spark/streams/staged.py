@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 #: Waits between attempts at a commit: a server that is started again is back by then
 WAITS_S = (0.1, 0.5, 2.0, 5.0, 10.0, 20.0)
 #: Checkpoints whose markers are kept, of each task: many more than checkpoints are
-KEPT = 128
+MARKERS_KEPT = 128
 
 
 class StagingWriter:

@@ -82,7 +82,7 @@ def test_at_least_once_calls_it_at_once(tmp_path: Path) -> None:
 
 
 def test_markers_do_not_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(function, "KEPT", 3)
+    monkeypatch.setattr(function, "MARKERS_KEPT", 3)
     writer = to_function(lambda table, batch_id: None).writer(a_context(tmp_path))
     for checkpoint in range(10):
         writer.write(numbers(0, 5))

@@ -283,7 +283,7 @@ def test_markers_that_cannot_be_read_to_the_end(
 
 def test_keys_of_markers_come_again(broker: Broker, context: SinkContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compacted topic keeps one record of each key: what is kept of a stream does not grow."""
-    monkeypatch.setattr(kafka_commits, "KEPT", 4)
+    monkeypatch.setattr(kafka_commits, "MARKERS_KEPT", 4)
     topic = broker.topic()
     sink = a_sink(broker, topic, markers=f"m-{topic}")
     writer = sink.writer(context)

@@ -196,7 +196,7 @@ def test_at_least_once_writes_at_once(postgres: Postgres, context: SinkContext) 
 def test_old_markers_go(postgres: Postgres, context: SinkContext, monkeypatch: pytest.MonkeyPatch) -> None:
     from fastbuf_spark.streams import postgres as module
 
-    monkeypatch.setattr(module, "KEPT", 5)
+    monkeypatch.setattr(module, "MARKERS_KEPT", 5)
     table = postgres.table("n bigint")
     writer = a_sink(postgres, table).writer(context)
     for checkpoint in range(20):
