@@ -22,7 +22,7 @@ class Draft:
     label: str
     tasks: int | None
     schema: StructType  # of what it gives so far
-    given: StructType
+    input_schema: StructType
     source: StreamSource | None = None
     operator: Any = None
     links: tuple[Link, ...] = ()

@@ -120,7 +120,7 @@ class StreamGroups:
                 f"out: they give {self._before.schema.names}"
             )
         every = None if early_every is None else round(seconds_of("early_every", early_every) * 1000)
-        made = WindowSpec(
+        spec = WindowSpec(
             self._keys,
             column,
             self._before._arrow(self._before.schema),
@@ -131,7 +131,7 @@ class StreamGroups:
             accumulate,
             late=late,
         )
-        return StreamWindows(self, made, words)
+        return StreamWindows(self, spec, words)
 
     def interval_join(
         self,
@@ -163,8 +163,8 @@ class StreamGroups:
         """
         from fastbuf_spark.streams.joins import interval_join
 
-        made = interval_join(_signed_micros("lower", lower), _signed_micros("upper", upper), how)
-        return self._joined(other, made, "interval join", name)
+        join = interval_join(_signed_micros("lower", lower), _signed_micros("upper", upper), how)
+        return self._joined(other, join, "interval join", name)
 
     def window_join(
         self,
@@ -261,9 +261,9 @@ class StreamGroups:
         result, spark = struct_type(schema), self._before._spark
         rules = pandas_rules(spark, result, self._before._arrow(result))
         sent = self._before._as_it_is(processor)
-        given = self._before._arrow(self._before.schema)
+        input_schema = self._before._arrow(self._before.schema)
         label = name or f"{type(processor).__name__} by {', '.join(self._keys)}"
-        operator = StatefulSpec(sent, self._keys, given, rules, mode, arrow, shapes_of(processor))
+        operator = StatefulSpec(sent, self._keys, input_schema, rules, mode, arrow, shapes_of(processor))
         return self._with(operator, result, label)
 
     def transform_batches_with_state(
@@ -295,21 +295,21 @@ class StreamGroups:
         from fastbuf_spark.streams.running import BatchStateSpec
 
         check_function("func", func, "takes a batch, numbers of keys, and their state")
-        before, result, kept = self._before, struct_type(schema), struct_type(state)
+        before, result, state_type = self._before, struct_type(schema), struct_type(state)
         operator = BatchStateSpec(
             self._keys,
             before._arrow(before.schema),
             before._as_it_is(func),
             before._arrow(result),
-            before._arrow(kept),
+            before._arrow(state_type),
             None if ttl is None else round(seconds_of("ttl", ttl) * 1000),
         )
         return self._with(operator, result, name or f"{label_of(func)} by {', '.join(self._keys)}")
 
     def _with(self, operator: Any, schema: StructType, label: str, words: str = "") -> Stream:
-        made = self._before._exchange(label, self._keys, self._partitions, operator)
-        last = dataclasses.replace(made._drafts[-1], schema=schema, words=(words,) if words else ())
-        return Stream(self._before._spark, (*made._drafts[:-1], last), made._conf)
+        stream = self._before._exchange(label, self._keys, self._partitions, operator)
+        last = dataclasses.replace(stream._drafts[-1], schema=schema, words=(words,) if words else ())
+        return Stream(self._before._spark, (*stream._drafts[:-1], last), stream._conf)
 
 
 def _check_times(stream: Stream, words: str) -> None:

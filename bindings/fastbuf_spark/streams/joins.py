@@ -67,8 +67,8 @@ class JoinSpec:
 
     def schema(self) -> pa.Schema:
         """Of the results."""
-        made: pa.Schema = self.make(*self.sides, groups=1).schema
-        return made
+        schema: pa.Schema = self.make(*self.sides, groups=1).schema
+        return schema
 
 
 class JoinedRows:
@@ -91,17 +91,17 @@ class JoinedRows:
         import pyarrow.compute as pc
 
         first = 1
-        for side, given in enumerate(self._spec.sides):
-            mine = pc.equal(batch.column(0), side)
+        for number, side in enumerate(self._spec.sides):
+            mine = pc.equal(batch.column(0), number)
             rows = batch if pc.all(mine).as_py() else batch.filter(mine)
             if rows.num_rows:
-                columns = rows.columns[first : first + len(given.schema)]
-                yield from self._join.rows(side, pa.RecordBatch.from_arrays(columns, schema=given.schema))
-            first += len(given.schema)
+                columns = rows.columns[first : first + len(side.schema)]
+                yield from self._join.rows(number, pa.RecordBatch.from_arrays(columns, schema=side.schema))
+            first += len(side.schema)
 
     def watermark(self, time_ms: int) -> Iterable[pa.RecordBatch]:
-        made: Iterable[pa.RecordBatch] = self._join.watermark(in_microseconds(time_ms))
-        return made
+        results: Iterable[pa.RecordBatch] = self._join.watermark(in_microseconds(time_ms))
+        return results
 
     def processing_time(self, now_ms: int) -> Iterable[pa.RecordBatch]:
         return ()
@@ -120,8 +120,8 @@ class JoinedRows:
         self._join.restore(group, data)
 
     def figures(self) -> dict[str, Any]:
-        told = self._join.figures()
-        return {"state_rows": told["rows"], "state_bytes": told["bytes"], "late_rows": told["late_rows"]}
+        figures = self._join.figures()
+        return {"state_rows": figures["rows"], "state_bytes": figures["bytes"], "late_rows": figures["late_rows"]}
 
     def close(self) -> None:
         pass

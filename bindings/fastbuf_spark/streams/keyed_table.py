@@ -68,9 +68,9 @@ def _grown(old: NDArray[Any], places: int) -> NDArray[Any]:
 
 
 def _objects(array: pa.Array) -> NDArray[Any]:
-    made = np.empty(len(array), object)
-    made[:] = array.to_pylist()
-    return made
+    objects = np.empty(len(array), object)
+    objects[:] = array.to_pylist()
+    return objects
 
 
 def _width(kind: pa.DataType) -> int:
@@ -154,51 +154,51 @@ class KeyedTable:
 
         columns = [normal(batch.column(name)) for name in self.keys.names]
         numbers, first = _distinct(columns, batch.num_rows)
-        taken = columns if len(first) == batch.num_rows else [column.take(pa.array(first)) for column in columns]
-        rows = pa.RecordBatch.from_arrays(taken, schema=_plain(self.keys))
+        distinct = columns if len(first) == batch.num_rows else [column.take(pa.array(first)) for column in columns]
+        rows = pa.RecordBatch.from_arrays(distinct, schema=_plain(self.keys))
         hashes = self._hashes.of(rows).astype(np.int64)
-        kept = self._columns[: len(self.keys)]
-        told = [column.raw(array) for column, array in zip(kept, rows.columns, strict=True)]
+        key_columns = self._columns[: len(self.keys)]
+        key_values = [column.raw(array) for column, array in zip(key_columns, rows.columns, strict=True)]
 
         def equal(places: Places, which: Places) -> NDArray[np.bool_]:
-            made = np.ones(len(places), bool)
-            for column, (values, valid) in zip(kept, told, strict=True):
+            mask = np.ones(len(places), bool)
+            for column, (values, valid) in zip(key_columns, key_values, strict=True):
                 same = column.valid[places] == valid[which]
-                made &= same & ((column.values[places] == values[which]) | ~valid[which])
-            return made
+                mask &= same & ((column.values[places] == values[which]) | ~valid[which])
+            return mask
 
         places = self._index.find(hashes, self._hash, equal)
         is_new = places < 0
         if is_new.any():
             fresh = np.flatnonzero(is_new)
-            made = self._take(len(fresh))
-            places[fresh] = made
+            new_places = self._take(len(fresh))
+            places[fresh] = new_places
             new = rows.take(pa.array(fresh))
-            self._group[made] = self._groups.of(new)
-            self._hash[made] = hashes[fresh]
-            self._alive[made] = True
-            for column, array in zip(kept, new.columns, strict=True):
-                column.write(made, array)
+            self._group[new_places] = self._groups.of(new)
+            self._hash[new_places] = hashes[fresh]
+            self._alive[new_places] = True
+            for column, array in zip(key_columns, new.columns, strict=True):
+                column.write(new_places, array)
             for column in self._columns[len(self.keys) :]:
-                column.valid[made] = False
+                column.valid[new_places] = False
             if self._index.full_with(len(fresh)):
                 there = np.flatnonzero(self._alive)
                 self._index.rebuild(self._hash[there], there, len(fresh))
             else:
-                self._index.add(hashes[fresh], made)
+                self._index.add(hashes[fresh], new_places)
         self._dirty[self._group[places]] = True
         return Keys(numbers, first, places, is_new)
 
     def _take(self, count: int) -> Places:
-        made = self._free[-count:] if self._free else []
-        del self._free[len(self._free) - len(made) :]
-        more = count - len(made)
+        free = self._free[-count:] if self._free else []
+        del self._free[len(self._free) - len(free) :]
+        more = count - len(free)
         if self._used + more > len(self._alive):
             size = max(2 * len(self._alive), self._used + more)
             for column in self._columns:
                 column.grow(size)
             self._group, self._hash, self._alive = (_grown(old, size) for old in (self._group, self._hash, self._alive))
-        places = np.array([*made, *range(self._used, self._used + more)], np.int64)
+        places = np.array([*free, *range(self._used, self._used + more)], np.int64)
         self._used += more
         return places
 
@@ -240,8 +240,8 @@ class KeyedTable:
         if not groups:
             return {}
         used = self._used
-        held = [(column.kind, column.values[:used].copy(), column.valid[:used].copy()) for column in self._columns]
-        frozen = _Frozen(self.keys, self.values, held, self._group[:used].copy(), self._alive[:used].copy())
+        copies = [(column.kind, column.values[:used].copy(), column.valid[:used].copy()) for column in self._columns]
+        frozen = _Frozen(self.keys, self.values, copies, self._group[:used].copy(), self._alive[:used].copy())
         return {group: partial(frozen.encode, group) for group in groups}
 
     def restore(self, data: bytes) -> None:
@@ -251,19 +251,19 @@ class KeyedTable:
         with pa.ipc.open_stream(data) as reader:
             table = reader.read_all().combine_chunks()
         for batch in table.to_batches():
-            found = self.find(batch.select(self.keys.names))
-            self.write(found.places, batch.select(range(len(self.keys), batch.num_columns)))
+            keys = self.find(batch.select(self.keys.names))
+            self.write(keys.places, batch.select(range(len(self.keys), batch.num_columns)))
         self._dirty[:] = False
 
 
 class _Frozen:
     """The columns at one moment."""
 
-    def __init__(self, keys: pa.Schema, values: pa.Schema, held: list[Any], group: Any, alive: Any) -> None:
+    def __init__(self, keys: pa.Schema, values: pa.Schema, columns: list[Any], group: Any, alive: Any) -> None:
         import pyarrow as pa
 
         self._schema = pa.schema([*_plain(keys), *values])
-        self._held = held
+        self._columns = columns
         self._group = group
         self._alive = alive
         self._order: Any = None
@@ -282,7 +282,7 @@ class _Frozen:
         places = self._order[self._bounds[group] : self._bounds[group + 1]]
         if not len(places):
             return b""
-        columns = [_array(kind, values[places], valid[places]) for kind, values, valid in self._held]
+        columns = [_array(kind, values[places], valid[places]) for kind, values, valid in self._columns]
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self._schema) as writer:
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
@@ -323,5 +323,5 @@ def concat(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBat
     """One batch of several."""
     import pyarrow as pa
 
-    made = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
-    return made[0] if made else pa.RecordBatch.from_pylist([], schema)
+    whole = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+    return whole[0] if whole else pa.RecordBatch.from_pylist([], schema)

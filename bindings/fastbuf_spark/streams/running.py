@@ -57,7 +57,7 @@ class RunningSpec:
     """Aggregates of all rows of a key so far: ``agg_arrow`` of a global window that fires behind each batch."""
 
     keys: tuple[str, ...]
-    given: pa.Schema
+    input_schema: pa.Schema
     pairs: tuple[tuple[str, str], ...]
 
     def __call__(self) -> Running:
@@ -67,8 +67,8 @@ class RunningSpec:
         """The schema of what it gives."""
         import pyarrow as pa
 
-        made = Aggregates(self.pairs).bind(self.given, list(self.keys), "", False)
-        return pa.schema([*(self.given.field(key) for key in self.keys), *made])
+        schema = Aggregates(self.pairs).bind(self.input_schema, list(self.keys), "", False)
+        return pa.schema([*(self.input_schema.field(key) for key in self.keys), *schema])
 
 
 class Running(_TableOperator):
@@ -77,36 +77,36 @@ class Running(_TableOperator):
     def __init__(self, spec: RunningSpec) -> None:
         self._spec = spec
         self._work = Aggregates(spec.pairs)
-        self._work.bind(spec.given, list(spec.keys), "", False)
+        self._work.bind(spec.input_schema, list(spec.keys), "", False)
         self._schema = spec.results()
 
     def open(self, key_groups: int) -> None:
         import pyarrow as pa
 
-        keys = pa.schema([self._spec.given.field(key) for key in self._spec.keys])
+        keys = pa.schema([self._spec.input_schema.field(key) for key in self._spec.keys])
         self.table = KeyedTable(keys, self._work.state, key_groups)
 
     def rows(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         import pyarrow as pa
 
-        found = self.table.find(batch)
-        columns = [pa.array(found.numbers), *(batch.column(name) for name in self._work.columns)]
+        lookup = self.table.find(batch)
+        columns = [pa.array(lookup.numbers), *(batch.column(name) for name in self._work.columns)]
         rows = pa.table(columns, names=["g", *(f"r{name}" for name in self._work.columns)])
-        made = self._work.first(rows, ["g"])  # a row for each key, in the order of their numbers
-        if not found.is_new.all():
-            old = np.flatnonzero(~found.is_new)
-            before = self.table.read(found.places[old])
+        state = self._work.first(rows, ["g"])  # a row for each key, in the order of their numbers
+        if not lookup.is_new.all():
+            old = np.flatnonzero(~lookup.is_new)
+            before = self.table.read(lookup.places[old])
             both = pa.concat_tables(
                 [
-                    pa.table([pa.array(old), *before.columns], names=made.schema.names),
-                    made.cast(pa.schema([made.schema.field(0), *self._work.state])),
+                    pa.table([pa.array(old), *before.columns], names=state.schema.names),
+                    state.cast(pa.schema([state.schema.field(0), *self._work.state])),
                 ]
             )
-            made = self._work.again(both, ["g"])
-            made = made.take(np.argsort(made.column(0).to_numpy()))
-        self.table.write(found.places, made.select(range(1, made.num_columns)))
-        keys = [batch.column(name).take(pa.array(found.first)) for name in self._spec.keys]
-        results = [column.combine_chunks() for column in self._work.results(made)]
+            state = self._work.again(both, ["g"])
+            state = state.take(np.argsort(state.column(0).to_numpy()))
+        self.table.write(lookup.places, state.select(range(1, state.num_columns)))
+        keys = [batch.column(name).take(pa.array(lookup.first)) for name in self._spec.keys]
+        results = [column.combine_chunks() for column in self._work.results(state)]
         fields = [
             array if array.type == field.type else array.cast(field.type)
             for array, field in zip([*keys, *results], self._schema, strict=True)
@@ -125,7 +125,7 @@ class BatchStateSpec:
     """
 
     keys: tuple[str, ...]
-    given: pa.Schema
+    input_schema: pa.Schema
     func: Any
     schema: pa.Schema
     state: pa.Schema
@@ -147,15 +147,15 @@ class BatchState(_TableOperator):
 
         spec = self._spec
         fields = [*spec.state, *([] if spec.ttl_ms is None else [pa.field(TOUCHED, pa.int64())])]
-        keys = pa.schema([spec.given.field(key) for key in spec.keys])
+        keys = pa.schema([spec.input_schema.field(key) for key in spec.keys])
         self.table = KeyedTable(keys, pa.schema(fields), key_groups)
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         spec, whose = self._spec, about(self._spec.func)
-        found = self.table.find(batch)
-        state = self.table.read(found.places)
+        lookup = self.table.find(batch)
+        state = self.table.read(lookup.places)
         now = time.time_ns() // 1_000_000
         if spec.ttl_ms is not None:
             old = state.column(TOUCHED).fill_null(0).to_numpy() + spec.ttl_ms <= now
@@ -163,27 +163,27 @@ class BatchState(_TableOperator):
             if old.any():  # it has outlived its time, and was not swept yet
                 columns = [_emptied(column, old) for column in state.columns]
                 state = pa.RecordBatch.from_arrays(columns, schema=state.schema)
-        made = spec.func(batch, found.numbers, state)
-        if not isinstance(made, tuple) or len(made) != 2:
-            raise TypeError(f"{whose} must return a pair: the new state of the keys, and a batch; not {type(made)}")
-        new, out = (_batch(each, whose) for each in made)
+        answer = spec.func(batch, lookup.numbers, state)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise TypeError(f"{whose} must return a pair: the new state of the keys, and a batch; not {type(answer)}")
+        new, out = (_batch(each, whose) for each in answer)
         new = conform(new, spec.state, f"the state of {whose}") if new is not None else state.slice(0, 0)
-        if new.num_rows not in (len(found.places),):
+        if new.num_rows not in (len(lookup.places),):
             raise ConfigError(
-                f"{whose} gave the state of {new.num_rows} keys, and the batch has {len(found.places)}: give a row for "
-                "each, in their order; nulls alone remove a key"
+                f"{whose} gave the state of {new.num_rows} keys, and the batch has {len(lookup.places)}: give a row "
+                "for each, in their order; nulls alone remove a key"
             )
         if spec.ttl_ms is not None:
             touched = pa.array(np.full(new.num_rows, now))
             fields = [*new.schema, pa.field(TOUCHED, pa.int64())]
             self.table.write(
-                found.places, pa.RecordBatch.from_arrays([*new.columns, touched], schema=pa.schema(fields))
+                lookup.places, pa.RecordBatch.from_arrays([*new.columns, touched], schema=pa.schema(fields))
             )
         else:
-            self.table.write(found.places, new)
+            self.table.write(lookup.places, new)
         gone = np.all([column.is_null().to_numpy(zero_copy_only=False) for column in new.columns], axis=0)
         if gone.any():
-            self.table.remove(found.places[gone])
+            self.table.remove(lookup.places[gone])
         if out is not None and out.num_rows:
             yield conform(out, spec.schema, whose)
 
@@ -204,13 +204,13 @@ def _emptied(column: pa.Array, old: Any) -> pa.Array:
     return pc.if_else(pa.array(old), pa.scalar(None, column.type), column)
 
 
-def _batch(given: Any, whose: str) -> Any:
+def _batch(value: Any, whose: str) -> Any:
     import pyarrow as pa
 
     from fastbuf_spark.streams.keyed_table import concat
 
-    if given is None or isinstance(given, pa.RecordBatch):
-        return given
-    if isinstance(given, pa.Table):
-        return concat(given.to_batches(), given.schema)
-    raise TypeError(f"{whose} must give batches or tables of pyarrow, not {type(given).__name__}")
+    if value is None or isinstance(value, pa.RecordBatch):
+        return value
+    if isinstance(value, pa.Table):
+        return concat(value.to_batches(), value.schema)
+    raise TypeError(f"{whose} must give batches or tables of pyarrow, not {type(value).__name__}")

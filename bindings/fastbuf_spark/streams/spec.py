@@ -46,7 +46,7 @@ class StreamStage:
 
     name: str
     tasks: int
-    given: pa.Schema
+    input_schema: pa.Schema
     gives: pa.Schema
     source: StreamSource | None = None
     inputs: tuple[int, ...] = ()

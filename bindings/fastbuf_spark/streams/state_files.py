@@ -32,37 +32,37 @@ def encode_state(keys: Sequence[pa.Field], parts: Iterable[tuple[Any, Mapping[An
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
-    for variable, held in parts:
-        table = _timers(keys, held) if variable is None else _table(keys, variable, held)
+    for variable, entries in parts:
+        table = _timers(keys, entries) if variable is None else _table(keys, variable, entries)
         if table.num_rows:
             with pa.ipc.new_stream(sink, table.schema) as writer:
                 writer.write_table(table)
     return bytes(sink.getvalue())
 
 
-def _key_columns(keys: Sequence[pa.Field], held: Iterable[tuple[Any, ...]]) -> list[pa.Array]:
+def _key_columns(keys: Sequence[pa.Field], tuples: Iterable[tuple[Any, ...]]) -> list[pa.Array]:
     import pyarrow as pa
 
-    columns = list(zip(*held, strict=True)) or [()] * len(keys)
+    columns = list(zip(*tuples, strict=True)) or [()] * len(keys)
     return [pa.array(values, field.type) for values, field in zip(columns, keys, strict=True)]
 
 
-def _timers(keys: Sequence[pa.Field], held: Mapping[tuple[int, Any], Any]) -> pa.Table:
+def _timers(keys: Sequence[pa.Field], timers: Mapping[tuple[int, Any], Any]) -> pa.Table:
     import pyarrow as pa
 
-    times = pa.array([time for time, _ in held], pa.int64())
+    times = pa.array([time for time, _ in timers], pa.int64())
     schema = pa.schema([*keys, pa.field("time_ms", pa.int64())], {ABOUT: json.dumps({"name": TIMERS}).encode()})
-    return pa.Table.from_arrays([*_key_columns(keys, [key for _, key in held]), times], schema=schema)
+    return pa.Table.from_arrays([*_key_columns(keys, [key for _, key in timers]), times], schema=schema)
 
 
-def _table(keys: Sequence[pa.Field], variable: Any, held: Mapping[Any, Any]) -> pa.Table:
+def _table(keys: Sequence[pa.Field], variable: Any, entries: Mapping[Any, Any]) -> pa.Table:
     import pyarrow as pa
 
     of_key: list[Any] = []
     expires: list[int] = []
     values: list[Any] = []
     inner: list[Any] = []
-    for key, (until, value) in held.items():
+    for key, (until, value) in entries.items():
         if variable.kind == "map":
             for name, (at, item) in value.items():
                 of_key.append(key)
@@ -89,10 +89,10 @@ def _table(keys: Sequence[pa.Field], variable: Any, held: Mapping[Any, Any]) -> 
     else:
         columns.append(_structs(values, variable.schema, what))
     fields.append(pa.field("value", columns[-1].type))
-    told = {"name": variable.name, "kind": variable.kind, "schema": variable.schema.simpleString()}
+    about = {"name": variable.name, "kind": variable.kind, "schema": variable.schema.simpleString()}
     if variable.keys is not None:
-        told["keys"] = variable.keys.simpleString()
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields, {ABOUT: json.dumps(told).encode()}))
+        about["keys"] = variable.keys.simpleString()
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields, {ABOUT: json.dumps(about).encode()}))
 
 
 def _structs(rows: Sequence[tuple[Any, ...]], schema: StructType, what: str) -> pa.Array:
@@ -114,10 +114,10 @@ def _structs(rows: Sequence[tuple[Any, ...]], schema: StructType, what: str) -> 
 
 def tables_of(data: bytes) -> Iterator[tuple[dict[str, Any], pa.Table]]:
     """The tables of a key group, each with what its metadata say of it."""
-    for told, table in _streams(data):
-        if told is None:
+    for about, table in _streams(data):
+        if about is None:
             raise CheckpointError("a state file has a table that is none of fastbuf's")
-        yield told, table
+        yield about, table
 
 
 def _streams(data: bytes) -> Iterator[tuple[dict[str, Any] | None, pa.Table]]:
@@ -127,8 +127,8 @@ def _streams(data: bytes) -> Iterator[tuple[dict[str, Any] | None, pa.Table]]:
     while source.tell() < len(data):
         with pa.ipc.open_stream(source) as reader:
             table = reader.read_all()
-        told = (table.schema.metadata or {}).get(ABOUT)
-        yield None if told is None else json.loads(told), table
+        about = (table.schema.metadata or {}).get(ABOUT)
+        yield None if about is None else json.loads(about), table
 
 
 def decode_state(
@@ -141,12 +141,12 @@ def decode_state(
     CheckpointError
         A variable has another schema or kind than the state, or is not there any more.
     """
-    for told, table in tables_of(data):
-        name = told["name"]
-        found = [table.schema.field(i) for i in range(len(keys))]
-        if [field.type for field in found] != [field.type for field in keys]:
+    for about, table in tables_of(data):
+        name = about["name"]
+        fields = [table.schema.field(i) for i in range(len(keys))]
+        if [field.type for field in fields] != [field.type for field in keys]:
             raise CheckpointError(
-                f"state {name!r} is of keys {[f'{f.name} {f.type}' for f in found]}, the stream's are "
+                f"state {name!r} is of keys {[f'{f.name} {f.type}' for f in fields]}, the stream's are "
                 f"{[f'{f.name} {f.type}' for f in keys]}: take the keys of the checkpoint, or another directory"
             )
         of_key = keys_of(table.column(i) for i in range(len(keys)))
@@ -167,8 +167,8 @@ def decode_state(
         now = {"name": name, "kind": variable.kind, "schema": variable.schema.simpleString()}
         if variable.keys is not None:
             now["keys"] = variable.keys.simpleString()
-        if now != told:
-            raise CheckpointError(f"state {name!r} of the checkpoint is {told}, the processor asks for {now}")
+        if now != about:
+            raise CheckpointError(f"state {name!r} of the checkpoint is {about}, the processor asks for {now}")
         yield name, _entries(variable, table, of_key)
 
 
@@ -184,11 +184,11 @@ def _entries(variable: Any, table: pa.Table, of_key: list[Any]) -> Mapping[Any, 
     values = _rows(table.column("value").combine_chunks(), variable.schema)
     if kind == "value":
         return {key: (until, value) for key, until, value in zip(of_key, expires, values, strict=True)}
-    made: dict[Any, tuple[int, dict[Any, Any]]] = {}
+    maps: dict[Any, tuple[int, dict[Any, Any]]] = {}
     names = map(key_part, _rows(table.column("map_key").combine_chunks(), variable.keys))
     for key, until, name, value in zip(of_key, expires, names, values, strict=True):
-        made.setdefault(key, (0, {}))[1][name] = (until, value)
-    return made
+        maps.setdefault(key, (0, {}))[1][name] = (until, value)
+    return maps
 
 
 def _rows(structs: pa.Array, schema: StructType) -> list[tuple[Any, ...]]:
@@ -257,8 +257,8 @@ def _state_of(folder: Path, metadata: Path, name: str, variable: str | None) -> 
     for entry in operators[name]["pieces"].values():
         if entry is None:
             continue
-        for told, table in _streams(read_piece(folder / "state", entry)):
-            tables.setdefault("" if told is None else told["name"], []).append(table.replace_schema_metadata())
+        for about, table in _streams(read_piece(folder / "state", entry)):
+            tables.setdefault("" if about is None else about["name"], []).append(table.replace_schema_metadata())
     if variable is None:
         others = [each for each in tables if each != TIMERS]
         if len(others) > 1:

@@ -72,12 +72,12 @@ def _date(value: Any) -> Any:
     return value.date() if isinstance(value, datetime.datetime) else value
 
 
-def kept(kind: DataType) -> Convert:
+def keeper(kind: DataType) -> Convert:
     """What makes a user's value the one that is kept, a copy where it could be changed in place."""
     from pyspark.sql import types as T
 
     if isinstance(kind, T.StructType):
-        names, converts = kind.names, [kept(field.dataType) for field in kind.fields]
+        names, converts = kind.names, [keeper(field.dataType) for field in kind.fields]
         row = T.Row(*names)
 
         def struct_(value: Any) -> Any:
@@ -85,9 +85,9 @@ def kept(kind: DataType) -> Convert:
 
         return _some(struct_)
     if isinstance(kind, T.ArrayType):
-        return _some(_each(kept(kind.elementType)))
+        return _some(_each(keeper(kind.elementType)))
     if isinstance(kind, T.MapType):
-        key, item = kept(kind.keyType), kept(kind.valueType)
+        key, item = keeper(kind.keyType), keeper(kind.valueType)
         return _some(lambda value: {key(k): item(v) for k, v in value.items()})
     if isinstance(kind, T.TimestampType):
         return _some(_naive)
@@ -153,7 +153,7 @@ class Rows:
     def __init__(self, schema: StructType) -> None:
         self.schema = schema
         self.is_mutable = is_mutable(schema)
-        self._keep = [kept(field.dataType) for field in schema.fields]
+        self._keep = [keeper(field.dataType) for field in schema.fields]
 
     def keep(self, value: Any) -> tuple[Any, ...]:
         """A user's value as it is kept.
@@ -178,6 +178,6 @@ class Rows:
                 f"a state value does not fit its schema {self.schema.simpleString()}: {value!r:.200}: {error}"
             ) from error
 
-    def given(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
+    def for_user(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
         """A kept value for a user, who may change what it gets."""
         return tuple(_all(self._keep, value)) if self.is_mutable else value

@@ -112,8 +112,8 @@ class ValueState(_State):
 
     def get(self) -> tuple[Any, ...] | None:
         """The value, a tuple; None if there is none."""
-        found: tuple[Any, ...] | None = self._read()
-        return None if found is None else self._rows.given(found)
+        value: tuple[Any, ...] | None = self._read()
+        return None if value is None else self._rows.for_user(value)
 
     def update(self, newValue: tuple[Any, ...]) -> None:
         """Set the value."""
@@ -125,7 +125,7 @@ class ListState(_State):
 
     def get(self) -> Iterator[tuple[Any, ...]]:
         """The items, each a tuple."""
-        return map(self._rows.given, self._read() or ())
+        return map(self._rows.for_user, self._read() or ())
 
     def put(self, newState: list[tuple[Any, ...]]) -> None:
         """Replace all items."""
@@ -146,8 +146,8 @@ class MapState(_State):
     def _all(self) -> dict[Key, tuple[int, Any]]:
         here = self._here
         entry = self.entries.get(here.group, here.key)
-        found: dict[Key, tuple[int, Any]] = {} if entry is None else entry[1]
-        return {k: v for k, v in found.items() if not v[0] or v[0] > here.now_ms}
+        items: dict[Key, tuple[int, Any]] = {} if entry is None else entry[1]
+        return {k: v for k, v in items.items() if not v[0] or v[0] > here.now_ms}
 
     def exists(self) -> bool:
         """Whether the map has an entry."""
@@ -157,10 +157,10 @@ class MapState(_State):
         """The value of a key of the map; None if there is none."""
         here = self._here
         entry = self.entries.get(here.group, here.key)
-        found = None if entry is None else entry[1].get(self._key(key))
-        if found is None or (found[0] and found[0] <= here.now_ms):
+        item = None if entry is None else entry[1].get(self._key(key))
+        if item is None or (item[0] and item[0] <= here.now_ms):
             return None
-        return self._rows.given(found[1])
+        return self._rows.for_user(item[1])
 
     def containsKey(self, key: Key) -> bool:
         """Whether the map has this key."""
@@ -175,7 +175,7 @@ class MapState(_State):
 
     def iterator(self) -> Iterator[tuple[Key, tuple[Any, ...]]]:
         """Pairs of a key of the map and its value."""
-        return iter([(key, self._rows.given(value)) for key, (_, value) in self._all().items()])
+        return iter([(key, self._rows.for_user(value)) for key, (_, value) in self._all().items()])
 
     def keys(self) -> Iterator[Key]:
         """The keys of the map."""
@@ -183,7 +183,7 @@ class MapState(_State):
 
     def values(self) -> Iterator[tuple[Any, ...]]:
         """The values of the map."""
-        return iter([self._rows.given(value) for _, value in self._all().values()])
+        return iter([self._rows.for_user(value) for _, value in self._all().values()])
 
     def removeKey(self, key: Key) -> None:
         """Remove a key of the map."""
@@ -197,16 +197,16 @@ class MapState(_State):
 
     def _key(self, key: Any) -> Key:
         assert self._keys is not None
-        made: Key = key_part(self._keys.keep(key))
-        return made
+        part: Key = key_part(self._keys.keep(key))
+        return part
 
     def expire(self, group: int, now_ms: int) -> None:
         """Remove what has outlived its time."""
-        for key, (_, held) in list(self.entries.items(group)):
-            left = {k: v for k, v in held.items() if not v[0] or v[0] > now_ms}
+        for key, (_, items) in list(self.entries.items(group)):
+            left = {k: v for k, v in items.items() if not v[0] or v[0] > now_ms}
             if not left:
                 self.entries.remove(group, key)
-            elif len(left) < len(held):
+            elif len(left) < len(items):
                 self.entries.put(group, key, (0, left))
 
 
@@ -223,11 +223,11 @@ class Handle:
 
     def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ValueState:
         """A variable with one value for each key."""
-        return self._made(ValueState, Variable(stateName, VALUE, self._struct(schema), None, ttlDurationMs))
+        return self._add(ValueState, Variable(stateName, VALUE, self._struct(schema), None, ttlDurationMs))
 
     def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ListState:
         """A variable with a list for each key."""
-        return self._made(ListState, Variable(stateName, LIST, self._struct(schema), None, ttlDurationMs))
+        return self._add(ListState, Variable(stateName, LIST, self._struct(schema), None, ttlDurationMs))
 
     def getMapState(
         self,
@@ -238,7 +238,7 @@ class Handle:
     ) -> MapState:
         """A variable with a map for each key."""
         variable = Variable(stateName, MAP, self._struct(valueSchema), self._struct(userKeySchema), ttlDurationMs)
-        return self._made(MapState, variable)
+        return self._add(MapState, variable)
 
     def _struct(self, schema: Any) -> StructType:
         """DDL text is parsed by the JVM, so on the driver: see :func:`shapes_of`."""
@@ -257,7 +257,7 @@ class Handle:
             self.shapes[schema] = struct_type(schema)
         return self.shapes[schema]
 
-    def _made(self, kind: Callable[[Variable, _Here], Any], variable: Variable) -> Any:
+    def _add(self, kind: Callable[[Variable, _Here], Any], variable: Variable) -> Any:
         if variable.name in self.states:
             raise ConfigError(f"init asks twice for a state named {variable.name!r}")
         if variable.name.startswith("__"):
@@ -295,7 +295,7 @@ class StatefulSpec:
         A ``StatefulProcessor``.
     keys
         Names of the key columns.
-    given
+    input_schema
         Arrow schema of its input.
     rules
         Spark's conversions, and the form of what it gives.
@@ -309,7 +309,7 @@ class StatefulSpec:
 
     processor: Any
     keys: tuple[str, ...]
-    given: pa.Schema
+    input_schema: pa.Schema
     rules: PandasRules
     time_mode: str
     arrow: bool = False
@@ -346,22 +346,22 @@ class StatefulOperator:
         here.now_ms = time.time_ns() // 1_000_000
         times = self._times()
         columns = [batch.column(name) for name in self._spec.keys]
-        found, bound = codes(columns, batch.num_rows)
-        order = sorting(found, bound)
+        numbers, bound = codes(columns, batch.num_rows)
+        order = sorting(numbers, bound)
         groups = self._groups.of(batch)
         if order is not None:
             import pyarrow as pa
 
             batch = batch.take(pa.array(order))
-            found, groups = found[order], groups[order]
-        first = np.asarray(starts(found))
+            numbers, groups = numbers[order], groups[order]
+        first = np.asarray(starts(numbers))
         ends = [*first[1:].tolist(), batch.num_rows]
         keys = keys_of(batch.column(name).take(_indices(first)) for name in self._spec.keys)
         whole = batch if self._spec.arrow else self._frame(batch)
         for begin, end, key, group in zip(first.tolist(), ends, keys, groups[first].tolist(), strict=True):
             here.group, here.key = group, key
-            made = processor.handleInputRows(key, iter((self._part(whole, begin, end),)), times)
-            yield from self._given(made)
+            results = processor.handleInputRows(key, iter((self._part(whole, begin, end),)), times)
+            yield from self._batches(results)
         yield from self._rest()
 
     def _part(self, whole: Any, begin: int, end: int) -> Any:
@@ -376,20 +376,20 @@ class StatefulOperator:
 
         return Frames(self._spec.rules).converted(pa.Table.from_batches([batch]))
 
-    def _given(self, made: Any) -> Iterator[pa.RecordBatch]:
-        if made is None:
+    def _batches(self, results: Any) -> Iterator[pa.RecordBatch]:
+        if results is None:
             return
         if self._spec.arrow:
-            for batch in made:
+            for batch in results:
                 yield from self._conformed(batch)
             return
-        for frame in made:
+        for frame in results:
             for table in self._results.add(frame):
                 yield from table.to_batches()
 
-    def _conformed(self, given: Any) -> Iterator[pa.RecordBatch]:
+    def _conformed(self, table: Any) -> Iterator[pa.RecordBatch]:
         whose = about(self._spec.processor.handleInputRows)
-        for batch in given.to_batches() if hasattr(given, "to_batches") else (given,):
+        for batch in table.to_batches() if hasattr(table, "to_batches") else (table,):
             yield conform(batch, self._spec.rules.schema, whose)
 
     def _rest(self) -> Iterator[pa.RecordBatch]:
@@ -408,7 +408,7 @@ class StatefulOperator:
         here, times = self._here, self._times()
         for group, key, at in self._timers.due(now_ms):
             here.group, here.key = group, key
-            yield from self._given(self._spec.processor.handleExpiredTimer(key, times, ExpiredTimerInfo(at)))
+            yield from self._batches(self._spec.processor.handleExpiredTimer(key, times, ExpiredTimerInfo(at)))
         yield from self._rest()
 
     def watermark(self, time_ms: int) -> Iterable[pa.RecordBatch]:
@@ -438,15 +438,15 @@ class StatefulOperator:
 
     def freeze(self, more: frozenset[int]) -> Mapping[int, Callable[[], bytes]]:
         frozen: dict[int, list[tuple[Variable | None, Mapping[Any, Any]]]] = {}
-        told: list[tuple[Variable | None, GroupedMap[Any, Any]]] = [
+        maps: list[tuple[Variable | None, GroupedMap[Any, Any]]] = [
             (state.variable, state.entries) for state in self._handle.states.values()
         ]
-        told.append((None, self._timers.state))
-        changed = frozenset().union(more, *(entries.changed for _, entries in told))
-        for variable, entries in told:
-            for group, held in entries.freeze(changed).items():
-                frozen.setdefault(group, []).append((variable, held))
-        keys = [self._spec.given.field(name) for name in self._spec.keys]
+        maps.append((None, self._timers.state))
+        changed = frozenset().union(more, *(entries.changed for _, entries in maps))
+        for variable, entries in maps:
+            for group, part in entries.freeze(changed).items():
+                frozen.setdefault(group, []).append((variable, part))
+        keys = [self._spec.input_schema.field(name) for name in self._spec.keys]
         return {group: _encoder(keys, parts) for group, parts in frozen.items()}
 
     def thaw(self) -> None:
@@ -455,7 +455,7 @@ class StatefulOperator:
         self._timers.state.thaw()
 
     def restore(self, group: int, data: bytes) -> None:
-        keys = [self._spec.given.field(name) for name in self._spec.keys]
+        keys = [self._spec.input_schema.field(name) for name in self._spec.keys]
         variables = {name: state.variable for name, state in self._handle.states.items()}
         for name, entries in decode_state(data, keys, variables, self._handle.left_out):
             if name == TIMERS:
@@ -471,7 +471,7 @@ class StatefulOperator:
 
 
 def _encoder(keys: Any, parts: list[tuple[Variable | None, Mapping[Any, Any]]]) -> Callable[[], bytes]:
-    return lambda: encode_state(keys, [(v, held) for v, held in parts if held])
+    return lambda: encode_state(keys, [(v, entries) for v, entries in parts if entries])
 
 
 def _indices(first: Any) -> Any:

@@ -111,8 +111,8 @@ class Stream:
                 "of their times: leave it out"
             )
         drift = None if align is None else round(seconds_of("align", align) * 1000)
-        made = TimeSpec(column, strategy, None if idle is None else seconds_of("idle", idle), watermark, drift)
-        return Stream(self._spark, (dataclasses.replace(first, time=made),), self._conf)
+        time = TimeSpec(column, strategy, None if idle is None else seconds_of("idle", idle), watermark, drift)
+        return Stream(self._spark, (dataclasses.replace(first, time=time),), self._conf)
 
     def map_in_arrow(self, func: BatchFunction, schema: StructType | str) -> Stream:
         """Call a function over an iterator of record batches, once for each epoch.
@@ -346,7 +346,7 @@ class Stream:
         if restored is None:
             return
         names = {stage.name for stage in stages if stage.operator is not None}
-        lost = [name for name, held in restored["operators"].items() if held["pieces"] and name not in names]
+        lost = [name for name, operator in restored["operators"].items() if operator["pieces"] and name not in names]
         if lost:
             raise ConfigError(
                 f"the checkpoints have state of {lost}, and the stream's stages with state are {sorted(names)}: give "
@@ -372,14 +372,14 @@ class Stream:
     def _mapped(self, func: Any, schema: StructType, users: Any, words: str = "") -> Stream:
         last = self._drafts[-1]
         link = Link(func, self._arrow(schema), users is not None, iterables(self._spark) if users else Iterable)
-        made = dataclasses.replace(
+        draft = dataclasses.replace(
             last,
             schema=schema,
             links=(*last.links, link),
             functions=(*last.functions, getattr(func, "func", func)) if users is not None else last.functions,
             words=(*last.words, words or getattr(users, "__name__", type(users).__name__)),
         )
-        return Stream(self._spark, (*self._drafts[:-1], made), self._conf)
+        return Stream(self._spark, (*self._drafts[:-1], draft), self._conf)
 
     def _exchange(self, label: str, keys: tuple[str, ...], partitions: int | None, operator: Any = None) -> Stream:
         if why := not_carried(self.schema, self._arrow(self.schema)):
@@ -414,16 +414,16 @@ class Stream:
         return [share if count is None else count for count in asked]
 
     def _outputs(self, sink: Sink, stages: tuple[StreamStage, ...]) -> list[Output]:
-        made = [Output(RESULTS, len(stages) - 1, sink, stages[-1].gives, "")]
+        outputs = [Output(RESULTS, len(stages) - 1, sink, stages[-1].gives, "")]
         late = [
             (n, draft.operator.late) for n, draft in enumerate(self._drafts) if getattr(draft.operator, "late", None)
         ]
         if len(late) > 1:
             raise ConfigError("several windows of this stream have late=: one of them can have it")
-        return made + [Output(LATE, number, to, stages[number].given, "") for number, to in late]
+        return outputs + [Output(LATE, number, to, stages[number].input_schema, "") for number, to in late]
 
     def _stages(self, output_mode: str) -> tuple[StreamStage, ...]:
-        made, counts = [], self._tasks()
+        stages, counts = [], self._tasks()
         names: dict[str, int] = {}
         for draft, tasks in zip(self._drafts, counts, strict=True):
             names[draft.label] = names.get(draft.label, 0) + 1
@@ -432,11 +432,11 @@ class Stream:
             if isinstance(operator, WindowSpec):
                 operator = dataclasses.replace(operator, output_mode=output_mode)
                 operator.operator(1)  # raises what its rules do not allow
-            made.append(
+            stages.append(
                 StreamStage(
                     name,
                     tasks,
-                    self._arrow(draft.given),
+                    self._arrow(draft.input_schema),
                     self._arrow(draft.schema),
                     draft.source,
                     draft.inputs,
@@ -447,7 +447,7 @@ class Stream:
                     draft.time,
                 )
             )
-        return tuple(made)
+        return tuple(stages)
 
     def _text(self) -> str:
         counts = self._tasks()

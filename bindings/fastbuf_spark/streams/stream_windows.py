@@ -52,8 +52,8 @@ class StreamWindows:
 
         pairs = tuple((column or "", function) for column, function in aggregates)
         if not self._spec.time and self._spec.accumulate and self._spec.trigger == Trigger(1):
-            running = RunningSpec(self._groups._keys, self._spec.given, pairs)
-            return self._placed(running, of_arrow(running.results()), "agg_arrow", name)
+            running = RunningSpec(self._groups._keys, self._spec.input_schema, pairs)
+            return self._append(running, of_arrow(running.results()), "agg_arrow", name)
         return self._with(partial(agg_arrow, pairs), "agg_arrow", None, name)
 
     def reduce(
@@ -101,9 +101,9 @@ class StreamWindows:
         schema = of_arrow(shape)
         if result is not None:  # of Spark's own types, such as user-defined ones
             schema = type(schema)([*schema.fields[: len(schema.fields) - len(result.fields)], *result.fields])
-        return self._placed(spec, schema, label, name)
+        return self._append(spec, schema, label, name)
 
-    def _placed(self, operator: Any, schema: StructType, label: str, name: str | None) -> Stream:
+    def _append(self, operator: Any, schema: StructType, label: str, name: str | None) -> Stream:
         words = f"{self._words} by {', '.join(self._groups._keys)}"
         return self._groups._with(operator, schema, name or words, label)
 

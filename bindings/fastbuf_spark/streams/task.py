@@ -150,7 +150,7 @@ class StreamTask:
             host = self._control.local_host
             host, port = self._env.listen(host, (spec.conf.port_min, spec.conf.port_max))
             self._gate = self._env.create_input_gate(
-                fb.ColumnarSerializer(self.stage.given, checksum=spec.conf.checksum),
+                fb.ColumnarSerializer(self.stage.input_schema, checksum=spec.conf.checksum),
                 channels=self._channels,
                 epoch=spec.generation,
                 secret=secret,
@@ -166,7 +166,7 @@ class StreamTask:
         stack.callback(self._snapshots.close)
         if stage.source is not None:
             self._time = source_time(stage.time, start.times, stage.name)
-            self._reader = reader = stage.source.reader(stage.given)
+            self._reader = reader = stage.source.reader(stage.input_schema)
             stack.callback(reader.close)
             self._time.waiting = lambda: getattr(reader, "waiting", ())
             self._assign(start.splits)
@@ -219,10 +219,10 @@ class StreamTask:
             raise type(error)(not_reached(str(error), self._control.local_host, spec.conf)) from error
 
     def _assign(self, splits: Iterable[tuple[str, Any]]) -> None:
-        made = [Split(name, offset) for name, offset in splits]
-        self._offsets.update((split.name, split.offset) for split in made)
-        self._time.assign([split.name for split in made])
-        self._reader.assign(made)
+        new = [Split(name, offset) for name, offset in splits]
+        self._offsets.update((split.name, split.offset) for split in new)
+        self._time.assign([split.name for split in new])
+        self._reader.assign(new)
 
     # ---- epochs
 
@@ -440,7 +440,7 @@ class StreamTask:
                 self._snapshots.complete(checkpoint)
                 if self._reader is not None:
                     self._reader.checkpointed(self._told_offsets.get(checkpoint, {}))
-                    self._told_offsets = {n: told for n, told in self._told_offsets.items() if n > checkpoint}
+                    self._told_offsets = {n: offsets for n, offsets in self._told_offsets.items() if n > checkpoint}
                 for commits in self._commits.values():
                     commits.complete(checkpoint)
                 self._is_final = final

@@ -39,19 +39,19 @@ class Applied:
         assert self.rules is not None
         frame = Frames(self.rules).converted(table)
         results = Results(self.rules, self.func)
-        made = self.func(tuple(each.as_py() for each in key), window, frame)
-        return pa.concat_tables([self.schema.empty_table(), *results.add(made), *results.rest()])
+        answer = self.func(tuple(each.as_py() for each in key), window, frame)
+        return pa.concat_tables([self.schema.empty_table(), *results.add(answer), *results.rest()])
 
     def _polars(self, key: Any, window: Any, table: pa.Table) -> pa.Table:
         import polars as pl
 
-        made = self.func(tuple(each.as_py() for each in key), window, pl.from_arrow(table))
-        return self._conformed(made.to_arrow() if hasattr(made, "to_arrow") else made)
+        answer = self.func(tuple(each.as_py() for each in key), window, pl.from_arrow(table))
+        return self._conformed(answer.to_arrow() if hasattr(answer, "to_arrow") else answer)
 
-    def _conformed(self, made: Any) -> pa.Table:
+    def _conformed(self, table: Any) -> pa.Table:
         import pyarrow as pa
 
-        if not hasattr(made, "to_batches"):
-            raise TypeError(f"{about(self.func)} must return a table, not a {type(made).__name__}")
-        batches = [conform(batch, self.schema, about(self.func)) for batch in made.to_batches()]
+        if not hasattr(table, "to_batches"):
+            raise TypeError(f"{about(self.func)} must return a table, not a {type(table).__name__}")
+        batches = [conform(batch, self.schema, about(self.func)) for batch in table.to_batches()]
         return pa.Table.from_batches(batches, self.schema)

@@ -33,7 +33,7 @@ class WindowSpec:
 
     keys: tuple[str, ...]
     time: str
-    given: pa.Schema
+    input_schema: pa.Schema
     assigner: Any
     work: Callable[[], Any]
     lateness_us: int
@@ -50,7 +50,7 @@ class WindowSpec:
         return WindowOperator(
             self.keys,
             self.time or NO_TIME,
-            self.given if self.time else _with_time(self.given),
+            self.input_schema if self.time else _with_time(self.input_schema),
             self.assigner,
             self.work(),
             lateness_us=self.lateness_us,
@@ -82,7 +82,7 @@ class WindowedRows:
             import pyarrow as pa
 
             times = pa.array(np.zeros(batch.num_rows, np.int64)).view(pa.timestamp("us"))
-            batch = pa.RecordBatch.from_arrays([*batch.columns, times], schema=_with_time(self._spec.given))
+            batch = pa.RecordBatch.from_arrays([*batch.columns, times], schema=_with_time(self._spec.input_schema))
         return self._shown(self._operator.rows(batch))
 
     def watermark(self, time_ms: int) -> Iterable[pa.RecordBatch]:
@@ -98,8 +98,8 @@ class WindowedRows:
 
     def take_late(self) -> list[pa.RecordBatch]:
         """The rows that were too late since the last call."""
-        made, self._operator.late = self._operator.late, []
-        return list(made)
+        late, self._operator.late = self._operator.late, []
+        return list(late)
 
     def end(self) -> Iterable[pa.RecordBatch]:
         return ()  # the watermark has come to its end before
@@ -115,9 +115,9 @@ class WindowedRows:
         self._operator.restore(group, data)
 
     def figures(self) -> dict[str, Any]:
-        told = self._operator.figures()
-        made = {"windows": told["windows"], "late_rows": told["late_rows"], "state_rows": told["rows"]}
-        return {**made, "state_bytes": told["bytes"], "null_times": told["null_times"]}
+        figures = self._operator.figures()
+        counts = {"windows": figures["windows"], "late_rows": figures["late_rows"], "state_rows": figures["rows"]}
+        return {**counts, "state_bytes": figures["bytes"], "null_times": figures["null_times"]}
 
     def close(self) -> None:
         pass
