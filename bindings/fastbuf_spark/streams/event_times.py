@@ -52,26 +52,26 @@ class TimeSpec:
 class _News:
     """What the next stage knows of the watermark, and what it is to be told."""
 
-    def __init__(self, told: int = MIN) -> None:
-        self.mark = self._told = told
-        self.idle = self._told_idle = False
+    def __init__(self, last_mark: int = MIN) -> None:
+        self.mark = self._last_mark = last_mark
+        self.idle = self._last_idle = False
 
     @property
     def is_due(self) -> bool:
-        return self.mark > self._told or self.idle != self._told_idle
+        return self.mark > self._last_mark or self.idle != self._last_idle
 
     def take(self) -> list[Event]:
-        made: list[Event] = []
-        if self._told_idle and (not self.idle or self.mark > self._told):
-            made.append(WatermarkStatus(idle=False))
-            self._told_idle = False
-        if self.mark > self._told:
-            made.append(Watermark(self.mark))
-            self._told = self.mark
-        if self.idle and not self._told_idle:
-            made.append(WatermarkStatus(idle=True))
-            self._told_idle = True
-        return made
+        events: list[Event] = []
+        if self._last_idle and (not self.idle or self.mark > self._last_mark):
+            events.append(WatermarkStatus(idle=False))
+            self._last_idle = False
+        if self.mark > self._last_mark:
+            events.append(Watermark(self.mark))
+            self._last_mark = self.mark
+        if self.idle and not self._last_idle:
+            events.append(WatermarkStatus(idle=True))
+            self._last_idle = True
+        return events
 
     def figures(self) -> dict[str, Any]:
         return {} if self.mark in (MIN, MAX) else {"watermark_ms": self.mark}
@@ -177,14 +177,14 @@ class SourceTime:
 
     def figures(self) -> dict[str, Any]:
         """What is seen of it."""
-        made = self._news.figures()
+        figures = self._news.figures()
         if self._marks is not None and (name := self._marks.holding()):
-            made["held_by"] = name
+            figures["held_by"] = name
         if self._news.idle:
-            made["idle"] = True
+            figures["idle"] = True
         if self._paused:
-            made["paused_splits"] = len(self._paused)
-        return made
+            figures["paused_splits"] = len(self._paused)
+        return figures
 
 
 class SparkTime(SourceTime):
@@ -220,8 +220,8 @@ class SparkTime(SourceTime):
 
 def source_time(spec: TimeSpec | None, restored: Mapping[str, Any], stage: str) -> SourceTime:
     """The watermark of a source's task by the rule that is asked for."""
-    made = SparkTime if spec is not None and spec.rule == "spark" else SourceTime
-    return made(spec, restored, stage)  # type: ignore[arg-type]
+    kind = SparkTime if spec is not None and spec.rule == "spark" else SourceTime
+    return kind(spec, restored, stage)  # type: ignore[arg-type]
 
 
 class GateTime:
@@ -234,13 +234,13 @@ class GateTime:
         self._valve = WatermarkValve(channels, self.restored)
         self._news = _News(self.restored)
 
-    def _out(self, made: list[int | Status]) -> int | None:
+    def _out(self, changes: list[int | Status]) -> int | None:
         moved = None
-        for each in made:
-            if isinstance(each, Status):
-                self._news.idle = each is Status.IDLE
+        for change in changes:
+            if isinstance(change, Status):
+                self._news.idle = change is Status.IDLE
             else:
-                moved = self._news.mark = each
+                moved = self._news.mark = change
         return moved
 
     def watermark(self, channel: int, time_ms: int) -> int | None:
@@ -269,7 +269,7 @@ class GateTime:
 
     def figures(self) -> dict[str, Any]:
         """What is seen of it."""
-        made = self._news.figures()
-        if made and (channels := self._valve.holding()):
-            made["held_by"] = f"channel {channels[0]}"
-        return made
+        figures = self._news.figures()
+        if figures and (channels := self._valve.holding()):
+            figures["held_by"] = f"channel {channels[0]}"
+        return figures

@@ -15,21 +15,21 @@ OUTPUT_WAITS = ("credit", "link", "segment")  #: what a writer may wait for
 
 def progress_of(query: StreamingQuery, run: StreamRun | None) -> dict[str, Any]:
     """A JSON value: the query, its stages and tasks, its checkpoints."""
-    made: dict[str, Any] = {"id": query.id, "name": query.name, **query.status, "began": query.began}
+    progress: dict[str, Any] = {"id": query.id, "name": query.name, **query.status, "began": query.began}
     if run is None:
-        return made
-    made["generation"] = run.spec.generation
-    made["stages"] = [_stage(run, number) for number in range(len(run.spec.stages))]
-    made["checkpoints"] = [_checkpoint(run, each) for each in list(run.coordinator.history)]
+        return progress
+    progress["generation"] = run.spec.generation
+    progress["stages"] = [_stage(run, number) for number in range(len(run.spec.stages))]
+    progress["checkpoints"] = [_checkpoint(run, each) for each in list(run.coordinator.history)]
     if run.coordinator.in_progress is not None and query.is_active:
-        made["waiting"] = waiting_words(run)
-    return made
+        progress["waiting"] = waiting_words(run)
+    return progress
 
 
 def _stage(run: StreamRun, number: int) -> dict[str, Any]:
     tasks = [view for view in run.tasks if view.stage == number]
     stats = [view.stats for view in tasks]
-    made: dict[str, Any] = {
+    stage: dict[str, Any] = {
         "name": run.spec.stages[number].name,
         "tasks": len(tasks),
         "running": sum(view.running for view in tasks),
@@ -38,29 +38,29 @@ def _stage(run: StreamRun, number: int) -> dict[str, Any]:
     }
     for name in ("state_keys", "state_rows", "state_bytes", "windows", "late_rows", "null_times", "paused_splits"):
         if any(name in each for each in stats):
-            made[name] = sum(each.get(name, 0) for each in stats)
-    made["subtasks"] = [_subtask(view.subtask, each) for view, each in zip(tasks, stats, strict=True)]
+            stage[name] = sum(each.get(name, 0) for each in stats)
+    stage["subtasks"] = [_subtask(view.subtask, each) for view, each in zip(tasks, stats, strict=True)]
     marked = [each for each in stats if each.get("watermark_ms") is not None]
     if marked:
         holder = min(marked, key=lambda each: each["watermark_ms"])
-        made["watermark_ms"] = holder["watermark_ms"]
-        made["watermark_lag_s"] = round(time.time() - holder["watermark_ms"] / 1000, 3)
+        stage["watermark_ms"] = holder["watermark_ms"]
+        stage["watermark_lag_s"] = round(time.time() - holder["watermark_ms"] / 1000, 3)
         if holder.get("held_by"):
-            made["watermark_held_by"] = holder["held_by"]
-    return made
+            stage["watermark_held_by"] = holder["held_by"]
+    return stage
 
 
 def _subtask(number: int, stats: dict[str, Any]) -> dict[str, Any]:
     """Rows of a task, and its seconds in each wait: for what is behind it, and (``input``) for what is before it."""
-    seconds = {name: held for name, held in stats.get("writer", {}).items() if name in OUTPUT_WAITS}
+    seconds = {name: wait for name, wait in stats.get("writer", {}).items() if name in OUTPUT_WAITS}
     if "input" in stats.get("gate", {}):
         seconds["input"] = stats["gate"]["input"]
-    made = {"subtask": number, "rows_in": stats.get("rows_in", 0), "rows_out": stats.get("rows_out", 0)}
-    return {**made, "state": stats.get("state", "starting"), "seconds": seconds}
+    counts = {"subtask": number, "rows_in": stats.get("rows_in", 0), "rows_out": stats.get("rows_out", 0)}
+    return {**counts, "state": stats.get("state", "starting"), "seconds": seconds}
 
 
 def _checkpoint(run: StreamRun, attempt: Any) -> dict[str, Any]:
-    made = {
+    checkpoint = {
         "id": attempt.id,
         "state": attempt.state,
         "started_ms": attempt.started_ms,
@@ -70,12 +70,12 @@ def _checkpoint(run: StreamRun, attempt: Any) -> dict[str, Any]:
     figures = {number: ack["figures"] for number, ack in dict(attempt.acks).items()}
     for part in PARTS:
         if figures:
-            made[part] = round(max(each.get(part, 0.0) for each in figures.values()), 6)
-    made["bytes"] = sum(each.get("bytes", 0) for each in figures.values())
+            checkpoint[part] = round(max(each.get(part, 0.0) for each in figures.values()), 6)
+    checkpoint["bytes"] = sum(each.get("bytes", 0) for each in figures.values())
     if figures:
         slowest = max(figures, key=lambda number: sum(figures[number].get(part, 0.0) for part in PARTS))
-        made["slowest"] = _task_name(run, run.tasks[slowest])
-    return made
+        checkpoint["slowest"] = _task_name(run, run.tasks[slowest])
+    return checkpoint
 
 
 def _task_name(run: StreamRun, view: TaskView) -> str:

@@ -42,7 +42,7 @@ def queries() -> list[dict[str, Any]]:
     """Figures of this driver's streams, as :meth:`StreamingQuery.progress` gives them: the last ended ones first."""
     with _lock:
         ended, active = list(_ended), list(_active)
-    return ended + sorted((query.progress() for query in active), key=lambda told: told["began"])
+    return ended + sorted((query.progress() for query in active), key=lambda progress: progress["began"])
 
 
 class StreamFailed(FastbufError):
@@ -229,9 +229,9 @@ class StreamingQuery:
         except StreamFailed as error:
             self._state, self._message, self._error = "failed", first_line(str(error)), error
         except BaseException as error:
-            made = StreamFailed(f"{type(error).__name__}: {error}")
-            made.__cause__ = error
-            self._state, self._message, self._error = "failed", str(made), made
+            failure = StreamFailed(f"{type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._state, self._message, self._error = "failed", str(failure), failure
         finally:
             self._store.unlock()
             self._ended.set()
@@ -245,8 +245,8 @@ class StreamingQuery:
         self._failures += 1
         if not outcome.by_task or self._failures >= MOST_LOSSES:
             return self._failures < MOST_LOSSES
-        told = NUMBERS.sub("#", first_line(outcome.reason))  # addresses and places differ where the error does not
-        self._last_errors = [*self._last_errors, told][-SAME_ERROR:]
+        line = NUMBERS.sub("#", first_line(outcome.reason))  # addresses and places differ where the error does not
+        self._last_errors = [*self._last_errors, line][-SAME_ERROR:]
         # Who waits for the end of a drained stream does not wait for its luck
         return len(self._last_errors) < SAME_ERROR or (len(set(self._last_errors)) > 1 and not self._draining)
 
@@ -284,23 +284,23 @@ class StreamingQuery:
             generation=generation,
             fail_point=fail_points.asked,
         )
-        kept = []
+        checkpoints = []
         for number in store.numbers():
             with contextlib.suppress(CheckpointError):
-                kept.append(store.read(number)["rows"])
+                checkpoints.append(store.read(number)["rows"])
         for output in spec.outputs:
-            rows = [each for waiting in kept for _, some in waiting.get(output.name, ()) for each in some]
+            rows = [each for waiting in checkpoints for _, some in waiting.get(output.name, ()) for each in some]
             output.sink.restore(output.context(spec, 0), rows)
         return spec, restored
 
     def _run_once(self, spec: StreamSpec, restored: dict[str, Any] | None) -> Outcome:
-        store, given = self._store, self._checkpoints
+        store, settings = self._store, self._checkpoints
         self._coordinator = CheckpointCoordinator(
             range(spec.tasks),
-            given.every_s,
-            timeout_s=given.timeout_s,
-            min_pause_s=given.min_pause_s,
-            tolerated=given.tolerated,
+            settings.every_s,
+            timeout_s=settings.timeout_s,
+            min_pause_s=settings.min_pause_s,
+            tolerated=settings.tolerated,
             last=store.last(),
             now=time.monotonic(),
         )
@@ -324,13 +324,13 @@ class StreamingQuery:
 
     def _wait_for_slots(self, tasks: int) -> None:
         """Until Spark can start all tasks at once: it looks itself only every 15 s."""
-        began, told = time.monotonic(), False
+        began, has_warned = time.monotonic(), False
         while not self._stopping.is_set():
             slots = slots_of(self._sc)
             if slots is None or slots >= tasks:
                 return
-            if not told and time.monotonic() - began > 5:
-                told = True
+            if not has_warned and time.monotonic() - began > 5:
+                has_warned = True
                 log.warning("stream '%s' waits for slots: it needs %d, Spark has %d", self.name, tasks, slots)
             self._state, self._message = "restarting", f"waits for slots: {tasks} are needed, Spark has {slots}"
             self._stopping.wait(SLOTS_TICK_S)

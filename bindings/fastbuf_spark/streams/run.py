@@ -230,11 +230,11 @@ class StreamRun:
         source, state = self._splits[stage].source, self._splits[stage].state
         while not self._over.is_set():
             try:
-                found, state = source.splits(state)
+                splits, state = source.splits(state)
             except Exception as error:
                 self.inbox.put((None, _Discovered(stage, [], state, f"{type(error).__name__}: {error}")))
                 return
-            self.inbox.put((None, _Discovered(stage, found, state)))
+            self.inbox.put((None, _Discovered(stage, splits, state)))
             if source.bounded or self._over.wait(self._discover_s):
                 return
 
@@ -435,8 +435,8 @@ class StreamRun:
         times: dict[str, Any] = {}
         for number, ack in acks.items():
             state = ack["state"]
-            for name, held in state.get("operators", {}).items():
-                operators.setdefault(name, {"pieces": {}})["pieces"].update(held["pieces"])
+            for name, operator in state.get("operators", {}).items():
+                operators.setdefault(name, {"pieces": {}})["pieces"].update(operator["pieces"])
             for output, waiting in state.get("rows", {}).items():
                 for checkpoint, committables in waiting:
                     rows.setdefault(output, {}).setdefault(checkpoint, []).extend(committables)
@@ -475,13 +475,13 @@ class StreamRun:
 
     def unheard(self) -> list[Callable[[StreamRun], None]]:
         """The commands that came when it was over."""
-        found = []
+        calls = []
         with contextlib.suppress(queue.Empty):
             while True:
                 message = self.inbox.get_nowait()[1]
                 if isinstance(message, Command):
-                    found.append(message.call)
-        return found
+                    calls.append(message.call)
+        return calls
 
     def stop(self) -> None:
         """End the run as it is."""
@@ -500,9 +500,9 @@ class StreamRun:
         self._over.set()
         outcome = self._outcome or Outcome("failed", "the driver has ended it")
         if outcome.kind != "finished":
-            told: Any = protocol.Stop() if outcome.kind == "stopped" else protocol.Abort(outcome.reason)
+            message: Any = protocol.Stop() if outcome.kind == "stopped" else protocol.Abort(outcome.reason)
             for view in self.tasks:
-                self._send(view.connection, told)
+                self._send(view.connection, message)
             if not self._job_ended.wait(1.0):
                 with contextlib.suppress(Exception):
                     self._sc.cancelJobsWithTag(self._tag)

@@ -87,8 +87,8 @@ class Snapshots:
             file.abandon()
             raise
         reach("after fsync", checkpoint)
-        known = self._confirmed.written(checkpoint, pieces)
-        state["operators"] = {self._name: {"pieces": {str(group): entry for group, entry in known.items()}}}
+        entries = self._confirmed.written(checkpoint, pieces)
+        state["operators"] = {self._name: {"pieces": {str(group): entry for group, entry in entries.items()}}}
         figures.update(async_s=time.monotonic() - began, bytes=size)
         self._control.send(Acknowledge(checkpoint, state, figures))
         reach("acknowledged", checkpoint)
