@@ -95,7 +95,7 @@ class Skipping:
             for names in combinations(floats, number)
         ]
 
-    def skips(self, known: Any, bounds: Mapping[str, Any] | None = None) -> bool:
+    def skips(self, expression: Any, bounds: Mapping[str, Any] | None = None) -> bool:
         """Whether it is true of no row of which other expressions are true.
 
         Parameters
@@ -110,8 +110,8 @@ class Skipping:
         cases = self.cases if bounds else [{}]
         layout, system = ds.IpcFileFormat(), fs.LocalFileSystem()  # any, for a file that is not opened
         for case in cases if self.columns else ():
-            told = reduce(and_, (dict(bounds or {}) | case).values(), known)
-            file = layout.make_fragment("x", system, partition_expression=told)
+            combined = reduce(and_, (dict(bounds or {}) | case).values(), expression)
+            file = layout.make_fragment("x", system, partition_expression=combined)
             try:
                 if list(ds.FileSystemDataset([file], self.schema, layout, system).get_fragments(self.filter)):
                     return False

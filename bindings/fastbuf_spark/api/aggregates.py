@@ -60,14 +60,14 @@ def _aggregated(groups: Groups, aggregates: Iterable[tuple[str, str]]) -> Staged
     plan = Plan(len(keys), tuple(function for _, function in pairs))
     limits = groups.shuffle.limits
     names = [*(field.name for field in types[: plan.keys]), *map("_".join, pairs)]
-    sent, made = _schemas(plan, groups.arrow(StructType(types)), names)
-    shipped, result = _spark(sent, types[: plan.keys]), _spark(made, types[: plan.keys])
+    sent, output = _schemas(plan, groups.arrow(StructType(types)), names)
+    shipped, result = _spark(sent, types[: plan.keys]), _spark(output, types[: plan.keys])
     first = Staged(df, shipped, Called(Chain((FirstStage(plan, at.before, columns, limits),))), in_order=at.in_order)
     shuffle = dataclasses.replace(groups.shuffle, at=first, keys=plan.names()[: plan.keys])
-    found = shuffle.resolved()
-    if found.by_spark:
-        raise SchemaError(f"agg_arrow cannot run: {found.by_spark}; use Spark's own groupBy().agg()")
-    return shuffle.into(LastStage(plan, made, limits), result, found)
+    shuffle_keys = shuffle.resolved()
+    if shuffle_keys.by_spark:
+        raise SchemaError(f"agg_arrow cannot run: {shuffle_keys.by_spark}; use Spark's own groupBy().agg()")
+    return shuffle.into(LastStage(plan, output, limits), result, shuffle_keys)
 
 
 def _pairs(aggregates: Any) -> list[tuple[str, str]]:

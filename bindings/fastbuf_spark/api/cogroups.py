@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from fastbuf_spark.api.groups import Grouped, Groups
 
 
-Made = TypeVar("Made")
+Frame = TypeVar("Frame")
 
 
 @dataclasses.dataclass(frozen=True)
-class Cogrouped(Generic[Made]):
+class Cogrouped(Generic[Frame]):
     """The rows of two DataFrames, or of two pipelines, grouped by key, made by :meth:`Grouped.cogroup`.
 
     A function gets the groups of both sides for a key; a side without that key is empty.  Both must fit into
     ``memory_bytes`` together.
     """
 
-    _left: Grouped[Made]
-    _right: Grouped[Made]
+    _left: Grouped[Frame]
+    _right: Grouped[Frame]
 
-    def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> Made:
+    def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> Frame:
         """Call a function with each pair of groups, as Spark's ``cogroup().applyInArrow`` does.
 
         Parameters
@@ -63,9 +63,9 @@ class Cogrouped(Generic[Made]):
         DataFrame or Pipeline
             Lazy; as for :meth:`Grouped.apply_in_arrow`.
         """
-        return self._made(Applied.of(ArrowVerb, func, schema, "applyInArrow", sides=2))
+        return self._apply(Applied.of(ArrowVerb, func, schema, "applyInArrow", sides=2))
 
-    def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> Made:
+    def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> Frame:
         """Call a function with each pair of groups, as Spark's ``cogroup().applyInPandas`` does.
 
         Parameters
@@ -81,11 +81,11 @@ class Cogrouped(Generic[Made]):
         DataFrame or Pipeline
             Lazy; as for :meth:`Grouped.apply_in_arrow`.
         """
-        return self._made(Applied.of(PandasVerb, func, schema, "applyInPandas", sides=2))
+        return self._apply(Applied.of(PandasVerb, func, schema, "applyInPandas", sides=2))
 
-    def _made(self, verb: Applied) -> Made:
-        made: Made = self._left._source._cogrouped(self._left, self._right, verb)
-        return made
+    def _apply(self, verb: Applied) -> Frame:
+        frame: Frame = self._left._source._cogrouped(self._left, self._right, verb)
+        return frame
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,25 +98,25 @@ class Cogroups:
     def run(self, verb: Applied, sent: Any) -> Staged:
         """As :meth:`Groups.run`."""
         sides, left = self.sides, self.left
-        why = sides[0].found.by_spark or sides[1].found.by_spark or verb.why_sparks()
+        why = sides[0].keys.by_spark or sides[1].keys.by_spark or verb.why_sparks()
         if why:
             theirs = [side.groups.spark_groups(why) for side in sides]
             return sparks_own(verb.by_spark(theirs[0].cogroup(theirs[1])), why)
         travelling, orders = _travelling(sides)
         keys = [f"s{i}" for i in range(len(left.shuffle.keys))]
         shuffle = dataclasses.replace(left.shuffle, at=_union(sides, travelling, left.arrow), keys=keys)
-        found = shuffle.resolved(["side", *orders])
+        shuffle_keys = shuffle.resolved(["side", *orders])
         places = tuple(
             Place(nullable(left.arrow(side.shown)), tuple(taken.index(i) for i in range(len(side.shown))))
             for side, taken in zip(sides, travelling.taken, strict=True)
         )
         stage = GroupStage(
-            verb.worker(left, sent, (found.order[0], places)),
-            Layout(found.codec.schema, found.codec.keys, found.order, left.key_names),
+            verb.worker(left, sent, (shuffle_keys.order[0], places)),
+            Layout(shuffle_keys.codec.schema, shuffle_keys.codec.keys, shuffle_keys.order, left.key_names),
             shuffle.limits,
             verb.name,
         )
-        return shuffle.into(stage, verb.result, found)
+        return shuffle.into(stage, verb.result, shuffle_keys)
 
     @cached_property
     def sides(self) -> tuple[Side, Side]:
@@ -143,25 +143,25 @@ class Side:
     at
         The stage whose functions producers call; without any, its rows travel as they are.
     found
-        Its keys; ``found.frame`` is what Spark reads.
+        Its keys; ``keys.frame`` is what Spark reads.
     """
 
     groups: Groups
     at: Staged
-    found: Keys
+    keys: Keys
 
     @classmethod
     def of(cls, groups: Groups) -> Side:
         at = groups.shuffle.at
         if at.head is not None:
-            if at.numbered and not groups.found.by_spark:
-                return cls(groups, at, groups.found)
+            if at.numbered and not groups.keys.by_spark:
+                return cls(groups, at, groups.keys)
             # The functions are to be called for partitions without rows too, which do not say which side they are of;
             # or a key is computed from what they give, which Spark can do
             df = at.to_df()
             at = Staged(df, df.schema)
             groups = dataclasses.replace(groups, shuffle=dataclasses.replace(groups.shuffle, at=at))
-        return cls(groups, at, groups.found)
+        return cls(groups, at, groups.keys)
 
     @property
     def shown(self) -> StructType:
@@ -171,9 +171,9 @@ class Side:
     @property
     def key_types(self) -> list[DataType]:
         """Types of its keys."""
-        if self.found.by_spark:
-            return [field.dataType for field in self.found.frame.select(*self.found.given).schema.fields]
-        return [self.carried[place].dataType for place in self.found.codec.keys]
+        if self.keys.by_spark:
+            return [field.dataType for field in self.keys.frame.select(*self.keys.given).schema.fields]
+        return [self.carried[place].dataType for place in self.keys.codec.keys]
 
     def cast(self, types: list[DataType]) -> Side:
         """The side with keys of these types; what functions see of its columns stays as it is."""
@@ -190,7 +190,7 @@ class Side:
     @property
     def carried(self) -> StructType:
         """All columns that may travel: those of expressions stand behind those that are shown."""
-        return self.found.frame.schema if self.at.head is None else self.shown
+        return self.keys.frame.schema if self.at.head is None else self.shown
 
 
 def _same(one: DataType, other: DataType) -> bool:
@@ -267,14 +267,14 @@ class _Places:
         """The rows of two frames in these places, and the flag of their side as the last column."""
         from pyspark.sql import functions as F
 
-        made = []
+        halves = []
         for frame, taken, flag in zip(frames, self.taken, flags, strict=True):
             chosen = []
             for place, at in enumerate(taken):
                 column = F.lit(None).cast(self.types[place]) if at is None else F.col(f"`{frame.columns[at]}`")
                 chosen.append(column.alias(f"s{place}"))
-            made.append(frame.select(*chosen, F.lit(flag).alias("side")))
-        return made[0].union(made[1])
+            halves.append(frame.select(*chosen, F.lit(flag).alias("side")))
+        return halves[0].union(halves[1])
 
 
 def _travelling(sides: tuple[Side, Side]) -> tuple[_Places, list[str | Column]]:
@@ -288,12 +288,12 @@ def _travelling(sides: tuple[Side, Side]) -> tuple[_Places, list[str | Column]]:
     places = _Places()
     orders: list[str | Column] = []
     left, right = sides
-    for a, b in zip(left.found.codec.keys, right.found.codec.keys, strict=True):
+    for a, b in zip(left.keys.codec.keys, right.keys.codec.keys, strict=True):
         places.both(a, b, left.carried[a].dataType)
     for number, side in enumerate(sides):
         mine = places.taken[number]
         sorted_by: dict[int, bool] = {}  # whether it is descending
-        for i in side.found.order:
+        for i in side.keys.order:
             column = i if i >= 0 else ~i
             if column not in mine:
                 sorted_by.setdefault(column, i < 0)
@@ -310,7 +310,7 @@ def _union(sides: tuple[Side, Side], travelling: _Places, arrow: Callable[[Struc
     """A stage of the rows of both sides' inputs, in which producers call the sides' functions."""
     from pyspark.sql.types import BooleanType, StructType
 
-    frames = [side.found.frame for side in sides]
+    frames = [side.keys.frame for side in sides]
     if all(side.at.head is None for side in sides):
         df = travelling.union(frames, (False, True))
         return Staged(df, df.schema)
@@ -320,8 +320,8 @@ def _union(sides: tuple[Side, Side], travelling: _Places, arrow: Callable[[Struc
             common.add(number, column, field.dataType)
     inputs = [
         Input(
-            tuple(taken.index(column) for column in range(len(side.found.frame.schema))),
-            arrow(side.found.frame.schema),
+            tuple(taken.index(column) for column in range(len(side.keys.frame.schema))),
+            arrow(side.keys.frame.schema),
             side.at.before or iter,
             arrow(side.carried),
             tuple(places),

@@ -110,11 +110,11 @@ def map_in_arrow(
         check_function("before", before)
     result_schema = struct_type(schema)
     shipped = None if before_schema is None else struct_type(before_schema)
-    at, held = entered(df, before, shipped)
-    shuffle = Shuffle(at, keys, num_partitions, mode, conf, held, obstacle=special_tasks(barrier, profile))
+    at, held_slots = entered(df, before, shipped)
+    shuffle = Shuffle(at, keys, num_partitions, mode, conf, held_slots, obstacle=special_tasks(barrier, profile))
     check_barrier(shuffle.spark, barrier, num_partitions)
-    made = shuffle.into(Checked(func, result_schema, iterables(shuffle.spark)), result_schema)
-    return made.to_df(barrier, profile)
+    stage = shuffle.into(Checked(func, result_schema, iterables(shuffle.spark)), result_schema)
+    return stage.to_df(barrier, profile)
 
 
 def repartition(
@@ -128,8 +128,8 @@ def repartition(
 
     Parameters are those of :func:`map_in_arrow`.  Without keys, rows are distributed in turn.
     """
-    at, held = entered(df, None, None)
-    return Shuffle(at, keys, num_partitions, mode, conf, held).moved().to_df()
+    at, held_slots = entered(df, None, None)
+    return Shuffle(at, keys, num_partitions, mode, conf, held_slots).moved().to_df()
 
 
 def group_by(
@@ -189,11 +189,11 @@ def group_by(
         check_function("before", before)
     check_mode(mode, MODES)
     shipped = None if before_schema is None else struct_type(before_schema)
-    at, held = entered(df, before, shipped)
+    at, held_slots = entered(df, before, shipped)
     check_conf(conf)
     given, count = as_keys(keys), partition_count(num_partitions)
     order = () if sort_by is None else as_keys(sort_by)
-    return Grouped(_Stage(at, held, conf), given, count if given else 1, order, mode)
+    return Grouped(_Stage(at, held_slots, conf), given, count if given else 1, order, mode)
 
 
 @dataclass(frozen=True)
@@ -201,11 +201,13 @@ class _Stage:
     """What is grouped, where the methods of groups give a DataFrame at once."""
 
     at: Staged
-    held: int
+    held_slots: int
     conf: ShuffleConf | None
 
     def groups(self, of: Grouped[DataFrame]) -> Groups:
-        return Groups(Shuffle(self.at, of._keys, of._partitions or 1, of._mode, self.conf, self.held), of._sort_by)
+        return Groups(
+            Shuffle(self.at, of._keys, of._partitions or 1, of._mode, self.conf, self.held_slots), of._sort_by
+        )
 
     def _grouped(self, groups: Grouped[DataFrame], verb: Verb) -> DataFrame:
         return verb.stage(self.groups(groups), verb.func).to_df()

@@ -49,10 +49,10 @@ def _is_set(spark: Any, name: str, default: str) -> bool:
     from pyspark.errors import PySparkException
 
     try:
-        found = spark.conf.get(name)  # without a default, so that Spark's own default is returned
+        value = spark.conf.get(name)  # without a default, so that Spark's own default is returned
     except PySparkException:  # this version of Spark does not have the setting
-        found = default
-    return str(found).strip().lower() == "true"
+        value = default
+    return str(value).strip().lower() == "true"
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-Made = TypeVar("Made")
+Frame = TypeVar("Frame")
 
 
 class Verb(Protocol):
@@ -61,7 +61,7 @@ class Source(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Grouped(Generic[Made]):
+class Grouped(Generic[Frame]):
     """Rows grouped by key, made by :func:`group_by`.  Nothing runs before an action on the result of a method.
 
     Of a :class:`Pipeline` (:meth:`Pipeline.group_by`) methods give a Pipeline, else a DataFrame.
@@ -73,7 +73,7 @@ class Grouped(Generic[Made]):
     _sort_by: tuple[str | Column, ...]
     _mode: str
 
-    def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> Made:
+    def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> Frame:
         """Call a function with each group, as Spark's ``applyInArrow`` does.
 
         Parameters
@@ -91,9 +91,9 @@ class Grouped(Generic[Made]):
             ``func`` returns other columns, and with ResourceError if a group needs more memory than a task has for rows
             and ``func`` takes tables.
         """
-        return self._made(Applied.of(ArrowVerb, func, schema, "applyInArrow", takes_iterators(func, pandas=False)))
+        return self._apply(Applied.of(ArrowVerb, func, schema, "applyInArrow", takes_iterators(func, pandas=False)))
 
-    def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> Made:
+    def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> Frame:
         """Call a function with each group, as Spark's ``applyInPandas`` does.
 
         Parameters
@@ -110,9 +110,9 @@ class Grouped(Generic[Made]):
         DataFrame or Pipeline
             As for :meth:`apply_in_arrow`.
         """
-        return self._made(Applied.of(PandasVerb, func, schema, "applyInPandas", takes_iterators(func, pandas=True)))
+        return self._apply(Applied.of(PandasVerb, func, schema, "applyInPandas", takes_iterators(func, pandas=True)))
 
-    def apply_in_polars(self, func: Callable[..., Any], schema: StructType | str) -> Made:
+    def apply_in_polars(self, func: Callable[..., Any], schema: StructType | str) -> Frame:
         """Call a function with each group as a polars DataFrame; polars must be installed on the workers.
 
         Parameters
@@ -133,9 +133,9 @@ class Grouped(Generic[Made]):
         SchemaError
             Only Spark can partition by these keys, and it has no such method.
         """
-        return self._made(Applied.of(PolarsVerb, func, schema, "", takes_polars_iterators(func)))
+        return self._apply(Applied.of(PolarsVerb, func, schema, "", takes_polars_iterators(func)))
 
-    def agg_arrow(self, aggregates: Iterable[tuple[str, str]]) -> Made:
+    def agg_arrow(self, aggregates: Iterable[tuple[str, str]]) -> Frame:
         """Aggregate the rows of each key with pyarrow's hash aggregation, partly before they are sent.
 
         Parameters
@@ -157,9 +157,9 @@ class Grouped(Generic[Made]):
         SchemaError
             pyarrow cannot group by or aggregate a type in this way, or only Spark can partition by these keys.
         """
-        return self._made(Aggregated(tuple(aggregates)))
+        return self._apply(Aggregated(tuple(aggregates)))
 
-    def cogroup(self, other: Grouped[Made]) -> Cogrouped[Made]:
+    def cogroup(self, other: Grouped[Frame]) -> Cogrouped[Frame]:
         """Group these and other rows by the same keys, for a function that takes the groups of both.
 
         Parameters
@@ -187,9 +187,9 @@ class Grouped(Generic[Made]):
     _counted: ClassVar[str] = "num_partitions"
     _cogrouped: ClassVar[type[Cogrouped[Any]]] = Cogrouped
 
-    def _made(self, verb: Verb) -> Made:
-        made: Made = self._source._grouped(self, verb)
-        return made
+    def _apply(self, verb: Verb) -> Frame:
+        frame: Frame = self._source._grouped(self, verb)
+        return frame
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,7 +213,7 @@ class Groups:
         return self.shuffle.spark
 
     @cached_property
-    def found(self) -> Keys:
+    def keys(self) -> Keys:
         """The keys."""
         return self.shuffle.resolved(self.sort_by)
 
@@ -224,16 +224,16 @@ class Groups:
 
     def run(self, verb: Applied, sent: Any) -> Staged:
         """The stage of a verb: behind a shuffle, or Spark's own if keys or verb require it."""
-        found, codec = self.found, self.found.codec
-        why = found.by_spark or verb.why_sparks()
+        keys, codec = self.keys, self.keys.codec
+        why = keys.by_spark or verb.why_sparks()
         if why and not verb.sparks:
             raise SchemaError(f"apply_in_polars cannot run: {why}; use apply_in_arrow, or another key")
         if why:
             return sparks_own(verb.by_spark(self.spark_groups(why)), why)
-        layout = Layout(nullable(codec.shown or codec.schema), codec.keys, found.order, self.key_names)
-        found = dataclasses.replace(found, codec=dataclasses.replace(codec, whole=True))
+        layout = Layout(nullable(codec.shown or codec.schema), codec.keys, keys.order, self.key_names)
+        keys = dataclasses.replace(keys, codec=dataclasses.replace(codec, whole=True))
         stage = GroupStage(verb.worker(self, sent), layout, self.shuffle.limits, verb.name)
-        return self.shuffle.into(stage, verb.result, found)
+        return self.shuffle.into(stage, verb.result, keys)
 
     def spark_groups(self, why: str) -> Any:
         """Spark's own groups, in the requested partitions and order; ``why``: the reason, for an error."""

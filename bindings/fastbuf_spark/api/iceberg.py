@@ -136,9 +136,9 @@ def write_iceberg(
     system, root, write = commit.write(files, filesystem, compression, plan.conf.memory_bytes)
 
     def add(folder: str, rows: Sequence[Any]) -> None:
-        made = commit.files(folder, rows)
-        commit.check_predicate(made, chosen)
-        if made or mode == "overwrite" or not commit.is_there:
-            commit.commit(folder, made, mode, chosen, read_snapshot)
+        data_files = commit.files(folder, rows)
+        commit.check_predicate(data_files, chosen)
+        if data_files or mode == "overwrite" or not commit.is_there:
+            commit.commit(folder, data_files, mode, chosen, read_snapshot)
 
     return committed(plan.spark, at, system, root, write, add, commit.has)

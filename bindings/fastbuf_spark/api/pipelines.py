@@ -388,19 +388,19 @@ class _GroupStep:
             return Groups(plan.shuffle(at, side._keys, count, side._mode), side._sort_by)
 
         if right is None:
-            made, what = self.verb.stage(groups(left, at), self.sent), f"group by {by[0]}"
+            stage, what = self.verb.stage(groups(left, at), self.sent), f"group by {by[0]}"
         else:
             both = Cogroups(groups(left, at), groups(right, other))
-            made = self.verb.stage(both, self.sent)
+            stage = self.verb.stage(both, self.sent)
             for number, through_jvm in zip(numbers, both.through_jvm(), strict=True):
                 if through_jvm:
                     plan.stages[number - 1].links.append("rows through the JVM")
             keys = " and ".join(dict.fromkeys(by))
             what = f"cogroup of stages {numbers[0]} and {numbers[1]} by {keys}"
-        plan.holds_rows |= made.mode != SPARKS_OWN
-        plan.entered(made, what, count)
+        plan.holds_rows |= stage.mode != SPARKS_OWN
+        plan.entered(stage, what, count)
         plan.linked(self.verb.name)
-        return made
+        return stage
 
 
 def _source(groups: Grouped[Any]) -> Pipeline:
@@ -410,16 +410,16 @@ def _source(groups: Grouped[Any]) -> Pipeline:
 
 def entered(df: Any, before: BatchFunction | None, before_schema: StructType | None) -> tuple[Staged, int]:
     """The stage in front of a shuffle of a DataFrame, or of a pipeline: with ``before``; and the slots held before."""
-    held = 0
+    held_slots = 0
     if isinstance(df, Pipeline):
-        at, held, spark = df._staged(shared=True), df._built[True][1].held, df._session
+        at, held_slots, spark = df._staged(shared=True), df._built[True][1].held_slots, df._session
     else:
         check_dataframe(df)
         at, spark = Staged(df, df.schema), df.sparkSession
     if before is not None:
         assert before_schema is not None
         at = at.then(Checked(before, several=iterables(spark)), before_schema)
-    return at, held
+    return at, held_slots
 
 
 def _pandas_map(func: FrameFunction, result: StructType, spark: Any, given: StructType) -> Callable[..., Any]:

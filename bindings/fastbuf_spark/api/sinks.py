@@ -127,27 +127,27 @@ def write_parquet(
         df = at.then(write, struct_type(REPORT)).to_df()
         with cancelled_with(spark):
             rows = df.collect()
-        made = [(row.attempt, row.path, row.bytes) for row in rows]
+        files = [(row.attempt, row.path, row.bytes) for row in rows]
         with refusals(paths[0]):
-            if not made and not by:
-                made = [_empty(write)]
-            commit.commit(made)
+            if not files and not by:
+                files = [_empty(write)]
+            commit.commit(files)
     except Exception as error:
         if lost := commit.lost(error):
             raise lost from error
         raise
     finally:
         commit.close()
-    return Written(len(made), sum(row.rows for row in rows), sum(size for _, _, size in made))
+    return Written(len(files), sum(row.rows for row in rows), sum(size for _, _, size in files))
 
 
 def _files(spark: Any, schema: StructType, columns: tuple[int, ...]) -> Any:
     """Arrow's schema of the files."""
     from pyspark.sql.types import StructType
 
-    kept = StructType([schema.fields[i] for i in columns])
-    told = {ROW_METADATA: json.dumps(kept.jsonValue()), VERSION: str(spark.version)}
-    return file_schema(arrow_schema(kept, session_zone(spark)), told)
+    struct = StructType([schema.fields[i] for i in columns])
+    metadata = {ROW_METADATA: json.dumps(struct.jsonValue()), VERSION: str(spark.version)}
+    return file_schema(arrow_schema(struct, session_zone(spark)), metadata)
 
 
 def _by(given: Any, names: list[str], case: bool) -> dict[str, int]:
@@ -160,8 +160,8 @@ def _by(given: Any, names: list[str], case: bool) -> dict[str, int]:
     except TypeError:  # a Column, or a number
         by = [given]
     shown = names if case else [name.lower() for name in names]
-    found = [each if case else each.lower() for each in by if isinstance(each, str)]
-    if len(found) < len(by) or not set(found) <= set(shown) or len(set(found)) < len(by) or 0 < len(names) <= len(by):
+    keys = [each if case else each.lower() for each in by if isinstance(each, str)]
+    if len(keys) < len(by) or not set(keys) <= set(shown) or len(set(keys)) < len(by) or 0 < len(names) <= len(by):
         raise ConfigError(f"partition_by is {by}: give names of {names}, each once, and leave one for the files")
     hidden = [name for name in by if not name or name.startswith(".")]
     if hidden:
@@ -169,7 +169,7 @@ def _by(given: Any, names: list[str], case: bool) -> dict[str, int]:
             f"partition_by has {hidden[0]!r}: readers do not see, or do not understand, directories named "
             f"{hidden[0] + '=...'!r}; rename the column"
         )
-    return {name: shown.index(each) for name, each in zip(by, found, strict=True)}
+    return {name: shown.index(each) for name, each in zip(by, keys, strict=True)}
 
 
 def _columns(schema: StructType, by: tuple[int, ...], case: bool) -> tuple[int, ...]:

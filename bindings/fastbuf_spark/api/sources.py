@@ -85,10 +85,10 @@ def _read(
     types: Mapping[str, DataType] | None = None,
 ) -> Pipeline:
     """Files of the format of this name."""
-    told = read_options(spark, name, options)
+    honoured = read_options(spark, name, options)
     given = None if schema is None else struct_type(schema)
-    asked = Asked(spark, f"read_{name}", path, columns, filter, filesystem, told)
-    return Pipeline(files_source(asked, format_of(name, told), given, types))
+    asked = Asked(spark, f"read_{name}", path, columns, filter, filesystem, honoured)
+    return Pipeline(files_source(asked, format_of(name, honoured), given, types))
 
 
 def read_csv(

@@ -121,14 +121,14 @@ def write_delta(
         return DeltaWrite(system, folder, files, columns, tuple(by.items()), codec, plan.conf.memory_bytes, limits)
 
     def add(folder: str, rows: Sequence[Any]) -> None:
-        made = [Added.of(folder, row.attempt, row.path, row.bytes, row.told) for row in rows]
-        _check_predicate(chosen, made)
+        added = [Added.of(folder, row.attempt, row.path, row.bytes, row.details) for row in rows]
+        _check_predicate(chosen, added)
         if table is None and mode in ("error", "ignore"):
-            commit.create(made)
+            commit.create(added)
         elif mode == "overwrite":
-            commit.replace(made, chosen, read_version)
-        elif made or table is None:
-            commit.append(made)
+            commit.replace(added, chosen, read_version)
+        elif added or table is None:
+            commit.append(added)
 
     return committed(plan.spark, at, system, root, write, add, commit.has)
 
@@ -232,15 +232,15 @@ def _predicate(given: Any, by: Sequence[str]) -> list[tuple[str, str, Any]] | No
     """As deltalake takes it: values are texts, as the log has them."""
     if given is None:
         return None
-    made: list[tuple[str, str, Any]] = []
+    triples: list[tuple[str, str, Any]] = []
     for each in given:
         if len(each) != 3 or each[0] not in by or each[1] not in ("=", "in"):
             raise ConfigError(
                 f"predicate is {given!r:.200}: give triples of a column of {list(by)}, which name the table's "
                 "partitions, '=' or 'in', and a value, or a list of them"
             )
-        made.append((each[0], each[1], [str(v) for v in each[2]] if each[1] == "in" else str(each[2])))
-    return made
+        triples.append((each[0], each[1], [str(v) for v in each[2]] if each[1] == "in" else str(each[2])))
+    return triples
 
 
 def _check_predicate(chosen: Any, files: Sequence[Added]) -> None:

@@ -73,17 +73,17 @@ def _rows(row_bytes: int, partitions: int) -> tuple[float, float]:
 def _message_s() -> float:
     """CPU seconds of the driver for a report, and its answer."""
     runs, unpacker = Reported(talk.EXCHANGE, "calibration", "blocking", [], lambda stage: None), Unpacker(FromWorker)
-    said = [talk.map_task(number, 100) for number in range(REPORTS)]
+    tasks = [talk.map_task(number, 100) for number in range(REPORTS)]
     unpacker.limit = 1 << 20
-    frames = [b"".join(message.encode() for message in told) for told, _ in said]
+    frames = [b"".join(message.encode() for message in messages) for messages, _ in tasks]
     begin = time.thread_time()
-    for number, (frame, (_, answers)) in enumerate(zip(frames, said, strict=True)):
+    for number, (frame, (_, answers)) in enumerate(zip(frames, tasks, strict=True)):
         unpacker.feed(frame)
         while (message := unpacker.next()) is not None:
             runs.tells(number, message.side, message.partition, message.stage, 0, message.stats, 0.0)  # type: ignore[attr-defined]
         for answer in answers:
             answer.encode()
-    return (time.thread_time() - begin) / sum(map(len, (part for told in said for part in told)))
+    return (time.thread_time() - begin) / sum(map(len, (part for task in tasks for part in task)))
 
 
 def _channel_s() -> float:

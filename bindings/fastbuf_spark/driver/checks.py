@@ -191,7 +191,7 @@ def _cluster(sc: Any) -> Cluster:
 
 def cluster_of(sc: Any, conf: ShuffleConf) -> Cluster:
     """The figures of a Spark that is there."""
-    slots, held = slots_of(sc), held_rows(sc, conf)
+    slots, storage = slots_of(sc), held_rows(sc, conf)
     return replace(
         _cluster(sc),
         now=slots,
@@ -200,7 +200,7 @@ def cluster_of(sc: Any, conf: ShuffleConf) -> Cluster:
         is_pinned=is_pinned(sc),
         is_dynamic=is_dynamic(sc),
         is_speculative=_true(sc, "spark.speculation"),
-        has_servers=held is not None and bool(held.service),
+        has_servers=storage is not None and bool(storage.service),
     )
 
 

@@ -125,21 +125,21 @@ class Preflight:
     def __str__(self) -> str:
         if self.problems:
             return "; ".join(self.problems)
-        known = "an unknown number of" if self.slots is None else str(self.slots)
+        slots = "an unknown number of" if self.slots is None else str(self.slots)
         takes = "as many" if self.mode == "blocking" else str(self.needed)
-        takes += f" of {known} slots{' as are free' if self.mode == 'blocking' else ''}"
+        takes += f" of {slots} slots{' as are free' if self.mode == 'blocking' else ''}"
         words = f"mode='{self.mode}' can run: {self.num_partitions} partitions, {takes}"
         if self.tasks is not None and self.memory_bytes is not None:
             words += f"; an executor of {self.tasks} tasks holds up to {self.memory_bytes >> 20} MiB of segments"
         return words + (f"; ports {self.ports}" if self.ports else "")
 
 
-def judged(cluster: Cluster, num_partitions: int, mode: str, conf: ShuffleConf, held: int = 0) -> Preflight:
+def judged(cluster: Cluster, num_partitions: int, mode: str, conf: ShuffleConf, held_slots: int = 0) -> Preflight:
     """Whether a stage can run on a cluster; ``mode`` is no ``"auto"`` any more.
 
-    ``held``: slots that consumers of earlier exchanges hold meanwhile.
+    ``held_slots``: slots that consumers of earlier exchanges hold meanwhile.
     """
-    problems, consumers = [], num_partitions + held
+    problems, consumers = [], num_partitions + held_slots
     extra = 1 if mode == "pipelined" else 0
     if mode != "blocking":
         most = cluster.most if extra else cluster.now

@@ -187,42 +187,42 @@ class Commit:
     def _replace(self, paths: Sequence[str], names: Sequence[str]) -> None:
         from pyarrow import fs
 
-        made = f"{self._temporary}/made-{secrets.token_hex(4)}"
-        self._system.create_dir(made)
-        self._folders(made, names)
+        directory = f"{self._temporary}/made-{secrets.token_hex(4)}"
+        self._system.create_dir(directory)
+        self._folders(directory, names)
         for path, name in zip(paths, names, strict=True):
-            self._move(path, f"{made}/{name}")
-        with self._system.open_output_stream(f"{made}/{DONE}"):
+            self._move(path, f"{directory}/{name}")
+        with self._system.open_output_stream(f"{directory}/{DONE}"):
             pass
         # Looked at anew: another write may have made the directory since, and what was there may be gone
         missing = self._system.get_file_info(self._path).type == fs.FileType.NotFound
-        if (missing or self._mode == "error") and self._makes(made):
+        if (missing or self._mode == "error") and self._makes(directory):
             self.close()
             return
         if self._mode == "append":  # another write has made the directory since
-            self._add([f"{made}/{name}" for name in names], names)
+            self._add([f"{directory}/{name}" for name in names], names)
             return
         old = f"{self._temporary}/{OLD}"
-        while not self._exchange(made, self._path):
+        while not self._exchange(directory, self._path):
             self._move(self._path, old)
-            if self._makes(made):
+            if self._makes(directory):
                 break
             # Another write has come between the two renames: it is replaced too
             self._move(old, f"{old}-{secrets.token_hex(4)}")
         self.close()
 
-    def _makes(self, made: str) -> bool:
+    def _makes(self, directory: str) -> bool:
         """Make this the directory; False if another write has made one since that is to be replaced or added to."""
         from pyarrow import fs
 
         try:
             if self._system.get_file_info(self._path).type != fs.FileType.NotFound:
                 raise FileExistsError(self._path)
-            self._move(made, self._path)
+            self._move(directory, self._path)
             # Other file systems than the local one move a directory into one that has come meanwhile
-            inside = f"{self._path}/{made.rpartition('/')[2]}"
+            inside = f"{self._path}/{directory.rpartition('/')[2]}"
             if self._system.get_file_info(inside).type == fs.FileType.Directory:
-                self._move(inside, made)
+                self._move(inside, directory)
                 raise FileExistsError(self._path)
         except OSError:
             if self._system.get_file_info(self._path).type != fs.FileType.Directory:
@@ -259,8 +259,8 @@ class Commit:
         from pyarrow import fs
 
         old = f"{temporary}/{OLD}"
-        there, kept = (info.type for info in self._system.get_file_info([self._path, old]))
-        if there != fs.FileType.NotFound or kept != fs.FileType.Directory:
+        there, aside = (info.type for info in self._system.get_file_info([self._path, old]))
+        if there != fs.FileType.NotFound or aside != fs.FileType.Directory:
             return False
         self._move(old, self._path)
         return True

@@ -43,7 +43,7 @@ def package() -> Any:
 
 
 @contextmanager
-def told(uri: str) -> Iterator[None]:
+def refusals(uri: str) -> Iterator[None]:
     """What deltalake refuses, with the table's name."""
     exceptions = package().exceptions
     try:
@@ -74,7 +74,7 @@ def opened(uri: str, options: Mapping[str, str] | None, version: Any = None, tim
         raise ConfigError(f"version is {version!r}: give a whole number, as in DESCRIBE HISTORY")
     if timestamp is not None and not isinstance(timestamp, str | datetime.datetime):
         raise ConfigError(f"timestamp is {timestamp!r}: give a datetime, or text as in '2026-01-31T12:00:00Z'")
-    with told(uri):
+    with refusals(uri):
         table = package().DeltaTable(uri, storage_options=dict(options) if options else None)
         newest = table.version()
         if version is not None and version > newest:
@@ -113,41 +113,41 @@ def delta_source(
     read_with, shown = sources._schemas(spark, whole, columns, filter)
     filtered = Skipping(filter, read_with)
     by = list(table.metadata().partition_columns)
-    with told(uri):
+    with refusals(uri):
         actions = pa.table(table.get_add_actions())
         rows = _kept_rows(table) if "deletionVectors" in features(table)[0] else {}
     types = {name: arrow_schema(_only(whole, name), session_zone(spark)).field(0).type for name in by}
     layout = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-    found = []
+    fragments = []
     for at, raw in enumerate(actions["path"].to_pylist()):
         if "://" in raw or raw.startswith("/"):
             raise ConfigError(
                 f"{uri} has a file that is not below it, {raw}, as a shallow clone has: let Spark read it"
             )
         values = pa_scalars(actions, "partition", by, at)
-        known = skipping.equal({name: value.cast(types[name]) for name, value in values.items()})
+        expression = skipping.equal({name: value.cast(types[name]) for name, value in values.items()})
         bounded = {name: read_with.field(name).type for name in filtered.columns if name not in by}
-        if filtered.columns and filtered.skips(known, _bounds(actions, at, bounded)):
+        if filtered.columns and filtered.skips(expression, _bounds(actions, at, bounded)):
             continue
         file = File(f"{root}/{unquote(raw)}", actions["size_bytes"][at].as_py(), -1, (), rows.get(raw))
-        found.append((file, layout.make_fragment(file.path, system, partition_expression=known)))
+        fragments.append((file, layout.make_fragment(file.path, system, partition_expression=expression)))
     asked = sources.Asked(spark, "read_delta", path, columns, filter, filesystem, honoured)
-    return sources._shared(asked, found, read_with, shown, whole)
+    return sources._shared(asked, fragments, read_with, shown, whole)
 
 
 def spark_schema(table: Any) -> StructType:
     """The table's columns as Spark has them; one whose type Spark cannot read here stands refused."""
     from pyspark.sql.types import StructType
 
-    made = StructType()
+    struct = StructType()
     for field in json.loads(table.schema().to_json())["fields"]:
         try:
-            made.add(nullable(StructType.fromJson({"type": "struct", "fields": [{**field, "metadata": {}}]}))[0])
+            struct.add(nullable(StructType.fromJson({"type": "struct", "fields": [{**field, "metadata": {}}]}))[0])
         except Exception as error:  # PySpark has several
-            made.add(
+            struct.add(
                 refused(field["name"], SchemaError(f"column {field['name']!r} has the type {field['type']}: {error}"))
             )
-    return made
+    return struct
 
 
 def features(table: Any) -> tuple[set[str], set[str]]:
@@ -195,7 +195,7 @@ def _kept_rows(table: Any) -> dict[str, Any]:
 
     base = table.table_uri.rstrip("/") + "/"
     return {
-        path.removeprefix(base): kept.values
+        path.removeprefix(base): vector.values
         for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors())
-        for path, kept in zip(batch["filepath"].to_pylist(), batch["selection_vector"], strict=True)
+        for path, vector in zip(batch["filepath"].to_pylist(), batch["selection_vector"], strict=True)
     }

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from fastbuf.errors import ConfigError, ResourceError, SchemaError
 from fastbuf_spark.driver import table_columns
-from fastbuf_spark.driver.delta import features, opened, package, spark_schema, told
+from fastbuf_spark.driver.delta import features, opened, package, refusals, spark_schema
 from fastbuf_spark.driver.directory_names import unescaped, values_of
 from fastbuf_spark.driver.file_types import nullable
 from fastbuf_spark.schema import types_in
@@ -67,7 +67,7 @@ class Added:
 
 def existing(uri: str, options: Mapping[str, str] | None) -> Any | None:
     """The table, if there is one."""
-    with told(uri):
+    with refusals(uri):
         is_there = package().DeltaTable.is_deltatable(uri, dict(options) if options else None)
     return opened(uri, options) if is_there else None
 
@@ -224,7 +224,7 @@ class DeltaCommit:
                     return True
                 check_table(table, self._uri, self._schema, None, mode == "overwrite")
                 check_nulls(table, files)
-                with told(self._uri):
+                with refusals(self._uri):
                     table.create_write_transaction(
                         [file.action() for file in files],
                         mode,
@@ -252,7 +252,7 @@ class DeltaCommit:
         from deltalake.transaction import create_table_with_add_actions
 
         try:
-            with told(self._uri):
+            with refusals(self._uri):
                 create_table_with_add_actions(
                     self._uri,
                     Schema.from_json(json.dumps(nullable(self._schema).jsonValue())),
@@ -277,17 +277,17 @@ def _not_made(table: Any, name: str, version: int) -> tuple[str, int] | None:
     if newest is None or newest < version:
         return name, version
     own = f"{name}-{version}"
-    made = newest == version or table.transaction_version(own) is not None
-    return None if made or any(each.get(MARK) == own for each in table.history()) else (own, version)
+    is_made = newest == version or table.transaction_version(own) is not None
+    return None if is_made or any(each.get(MARK) == own for each in table.history()) else (own, version)
 
 
 def _properties(named: tuple[str, int] | None, application: tuple[str, int] | None, files: Sequence[Added]) -> Any:
     """The directory of the files, the transaction, and a mark of it, in the table's history."""
     from deltalake.transaction import CommitProperties, Transaction
 
-    told = {FOLDER: files[0].path.partition("/")[0]} if files else {}
+    info = {FOLDER: files[0].path.partition("/")[0]} if files else {}
     if named is None or application is None:
-        return CommitProperties(custom_metadata=told)
-    told[MARK] = f"{application[0]}-{application[1]}"
+        return CommitProperties(custom_metadata=info)
+    info[MARK] = f"{application[0]}-{application[1]}"
     # Tasks of a stream commit at the same time: each adds its files to what the others have added
-    return CommitProperties(custom_metadata=told, max_commit_retries=RETRIES, app_transactions=[Transaction(*named)])
+    return CommitProperties(custom_metadata=info, max_commit_retries=RETRIES, app_transactions=[Transaction(*named)])

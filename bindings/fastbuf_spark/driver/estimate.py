@@ -218,7 +218,7 @@ def estimate(
         "read": read_s,
         "driver": count * rates.message_s + channels * rates.channel_s,
     }
-    made = Estimate(
+    plan = Estimate(
         mode,
         stopped.problems,
         slots,
@@ -237,30 +237,30 @@ def estimate(
         too_many("it", partitions, slots, nbytes, conf.memory_bytes),
     )
     limits = [
-        *_limits_of_tasks(made, cluster, maps, partitions, nbytes, conf),
-        *_limits_of_driver(made, cluster, longest, driver_memory_bytes),
+        *_limits_of_tasks(plan, cluster, maps, partitions, nbytes, conf),
+        *_limits_of_driver(plan, cluster, longest, driver_memory_bytes),
     ]
     if executor_memory_bytes is not None:
         ways = "fewer cores for each executor, a lower spark.fastbuf.memoryBytes, or spark.executor.memoryOverhead"
         limits.append(Limit("bytes of an executor's Python workers", executor, executor_memory_bytes, ways))
     ordered = sorted(limits, key=lambda limit: limit.share, reverse=True)
-    return replace(made, limits=tuple(ordered))
+    return replace(plan, limits=tuple(ordered))
 
 
 def _limits_of_tasks(
-    made: Estimate, cluster: Cluster, maps: int, partitions: int, nbytes: int, conf: ShuffleConf
+    plan: Estimate, cluster: Cluster, maps: int, partitions: int, nbytes: int, conf: ShuffleConf
 ) -> Iterator[Limit]:
     assert cluster.tasks is not None
-    listening = cluster.executors_per_host * (1 if made.mode == "blocking" else cluster.tasks)
+    listening = cluster.executors_per_host * (1 if plan.mode == "blocking" else cluster.tasks)
     if conf.port_max:
         ways = "widen spark.fastbuf.portMin to portMax"
         yield Limit("ports of a host", listening, conf.port_max - conf.port_min + 1, ways)
-    if made.mode == "pipelined":
+    if plan.mode == "pipelined":
         ways = "executors with more cores in all, fewer partitions, or mode='blocking'"
-        yield Limit("slots", partitions + 1, made.slots, ways)
+        yield Limit("slots", partitions + 1, plan.slots, ways)
         ways = "spark.fastbuf.memoryBytes, or a lower spark.fastbuf.segmentSize"
         yield Limit("segments of a producer", partitions + 1, conf.segments, ways)
-        own = max(partitions, made.connections // partitions) + SPARE_DESCRIPTORS
+        own = max(partitions, plan.connections // partitions) + SPARE_DESCRIPTORS
     else:
         ways = "spark.fastbuf.memoryBytes, or fewer partitions"
         least = partitions * LEAST_BLOCK_BYTES
@@ -268,21 +268,21 @@ def _limits_of_tasks(
         ways = "fewer partitions, or fewer map tasks (spark.sql.files.maxPartitionBytes)"
         yield Limit(f"blocks of {SMALL_BLOCK_BYTES} bytes", maps * partitions, nbytes / SMALL_BLOCK_BYTES, ways)
         # Of a file server, which has a connection and a file for each reader
-        own = 2 * min(made.connections // cluster.executors + 1, made.slots) + SPARE_DESCRIPTORS  # type: ignore[operator]
+        own = 2 * min(plan.connections // cluster.executors + 1, plan.slots) + SPARE_DESCRIPTORS  # type: ignore[operator]
     if cluster.descriptors is not None:
         ways = "raise the executors' limit (ulimit -n), or fewer partitions"
         yield Limit("descriptors of a worker's process", own, cluster.descriptors, ways)
 
 
-def _limits_of_driver(made: Estimate, cluster: Cluster, longest: int, memory: int | None) -> Iterator[Limit]:
+def _limits_of_driver(plan: Estimate, cluster: Cluster, longest: int, memory: int | None) -> Iterator[Limit]:
     ways = "raise the driver's limit (ulimit -n), or fewer cores"
-    yield Limit("descriptors of the driver", made.control_connections + SPARE_DESCRIPTORS, cluster.driver_limit, ways)
+    yield Limit("descriptors of the driver", plan.control_connections + SPARE_DESCRIPTORS, cluster.driver_limit, ways)
     ways = "fewer map tasks, partitions or executors"
     yield Limit("bytes of the longest control message", longest, FRAME_BYTES, ways)
-    yield Limit("seconds of the driver's thread", made.seconds["driver"], made.tasks_s, ways)
+    yield Limit("seconds of the driver's thread", plan.seconds["driver"], plan.tasks_s, ways)
     if memory is not None:
         ways = "a driver with more memory, fewer map tasks or partitions"
-        yield Limit("bytes of the driver's Python", made.driver_memory_bytes, memory, ways)
+        yield Limit("bytes of the driver's Python", plan.driver_memory_bytes, memory, ways)
 
 
 def _talked(mode: str, maps: int, partitions: int, executors: int) -> tuple[int, int, int]:

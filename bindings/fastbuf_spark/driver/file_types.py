@@ -44,16 +44,16 @@ def of_arrow(schema: pa.Schema) -> StructType:
     from pyspark.errors import PySparkException
     from pyspark.sql import types as T
 
-    made = T.StructType()
+    struct = T.StructType()
     for field in schema:
         try:
             spark_type = pyspark_private.from_arrow_type(_plain(field.type))
         except PySparkException as error:
             why = SchemaError(f"column {field.name!r} has Arrow's type {field.type}: {error}; leave it out (columns=)")
-            made.add(refused(field.name, why))
+            struct.add(refused(field.name, why))
         else:
-            made.add(field.name, nullable(spark_type), True)
-    return made
+            struct.add(field.name, nullable(spark_type), True)
+    return struct
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

@@ -25,7 +25,7 @@ class File:
     ----------
     changed
         When it was written, in nanoseconds; -1: files of this kind are not changed.
-    kept
+    mask
         Whether each of its first rows is one of the table's, as an Arrow array; the others are.  None: all are.
     """
 
@@ -33,7 +33,7 @@ class File:
     size: int
     changed: int
     values: tuple[tuple[str, str | None], ...]
-    kept: Any = None
+    mask: Any = None
 
 
 def file_system(path: Any, given: Any) -> tuple[Any, list[str]]:
@@ -70,19 +70,19 @@ def file_system(path: Any, given: Any) -> tuple[Any, list[str]]:
         if not isinstance(given, fs.FileSystem):
             given = fs.PyFileSystem(fs.FSSpecHandler(given))
         return given, paths
-    found: list[tuple[Any, str]] = []
+    locations: list[tuple[Any, str]] = []
     for each in paths:
         # Read as Spark and fsspec do: "%20" is no blank, and "#" and "?" end no path
         local_path = _LOCAL.sub("", each)
         if local_path.lower().startswith("file:"):
             raise ConfigError(f"{each} is no absolute path of this host: give file:///path, or the path alone")
         is_uri = local_path == each and "://" in each
-        found.append(_by_uri(each) if is_uri else (fs.LocalFileSystem(), local_path))
-    if any(system != found[0][0] for system, _ in found):
+        locations.append(_by_uri(each) if is_uri else (fs.LocalFileSystem(), local_path))
+    if any(system != locations[0][0] for system, _ in locations):
         raise ConfigError("the paths are of several file systems: read them one by one")
-    local = isinstance(found[0][0], fs.LocalFileSystem)
+    local = isinstance(locations[0][0], fs.LocalFileSystem)
     # Workers have other working directories; ".." is removed as in Spark, before links are followed
-    return found[0][0], [os.path.abspath(os.path.expanduser(p)) if local else p for _, p in found]
+    return locations[0][0], [os.path.abspath(os.path.expanduser(p)) if local else p for _, p in locations]
 
 
 def _by_uri(uri: str) -> tuple[Any, str]:
@@ -152,7 +152,7 @@ def list_files(
 
     options = options or {}
     recursive = is_true(options, "recursiveFileLookup")
-    found: list[File] = []
+    files: list[File] = []
     below: list[File] = []
     for path, pattern in [each for given in paths for each in _matched(system, given)]:
         info = system.get_file_info(path)
@@ -164,7 +164,7 @@ def list_files(
         if info.type == fs.FileType.File:
             if info.size:
                 values = values_of(info.path[len(root) :].split("/")[:-1]) if root and not recursive else ()
-                found.append(File(info.path, info.size, changed(info), values))
+                files.append(File(info.path, info.size, changed(info), values))
             continue
         if len(paths) == 1 and not is_true(options, "streaming.fileStreamSink.ignoreMetadata"):
             _check_stream(system, base)
@@ -179,15 +179,15 @@ def list_files(
                         "give the directory above all of them, whose names become columns, and a filter"
                     )
                 reached = recursive or len(inside) == 1 or any("=" in name for name in inside[:-1])
-                (found if reached else below).append(File(each.path, each.size, changed(each), values))
-    if not found and below:
+                (files if reached else below).append(File(each.path, each.size, changed(each), values))
+    if not files and below:
         raise ResourceError(
             f"{paths[0]} has files in directories in it alone, as {below[0].path}, which Spark does not read either: "
             f"give the paths of these directories, a pattern ({paths[0].rstrip('/')}/*), or recursiveFileLookup=True"
         )
-    if any(file.values for file in found):
-        found += below  # refused by whoever looks for columns: some files have them, and these do not
-    return sorted(found, key=lambda file: file.path)
+    if any(file.values for file in files):
+        files += below  # refused by whoever looks for columns: some files have them, and these do not
+    return sorted(files, key=lambda file: file.path)
 
 
 def _check_stream(system: Any, base: str) -> None:
@@ -247,7 +247,7 @@ def _matched(system: Any, path: str) -> list[tuple[str, str]]:
 
     if not WILD.search(path) or system.get_file_info(path).type != fs.FileType.NotFound:
         return [(path, "")]
-    found: list[str] = []
+    matches: list[str] = []
     for plain in _braced(path):
         parts = plain.rstrip("/").split("/")
         first = next((i for i, part in enumerate(parts) if WILD.search(part)), len(parts))
@@ -258,11 +258,11 @@ def _matched(system: Any, path: str) -> list[tuple[str, str]]:
                 here = [name for base in here for name in _names(system, base) if fits(name.rpartition("/")[2])]
             else:
                 here = [f"{base}/{part}" for base in here]
-        found += [each for each in here if system.get_file_info(each).type != fs.FileType.NotFound]
-    if not found:
+        matches += [each for each in here if system.get_file_info(each).type != fs.FileType.NotFound]
+    if not matches:
         raise ResourceError(f"{path} does not exist: nothing matches this pattern")
-    made = sorted(set(found))
-    return [(each, path if len(made) > 1 else "") for each in made]
+    distinct = sorted(set(matches))
+    return [(each, path if len(distinct) > 1 else "") for each in distinct]
 
 
 def _names(system: Any, folder: str) -> list[str]:
@@ -277,22 +277,22 @@ def _names(system: Any, folder: str) -> list[str]:
 
 def _braced(path: str) -> list[str]:
     """A path for each alternative of its braces."""
-    found = re.search(r"(?<!\\)\{((?:[^{}\\]|\\.)*)\}", path)
-    if not found:
+    match = re.search(r"(?<!\\)\{((?:[^{}\\]|\\.)*)\}", path)
+    if not match:
         return [path]
-    head, tail = path[: found.start()], path[found.end() :]
-    return [each for choice in re.split(r"(?<!\\),", found[1]) for each in _braced(head + choice + tail)]
+    head, tail = path[: match.start()], path[match.end() :]
+    return [each for choice in re.split(r"(?<!\\),", match[1]) for each in _braced(head + choice + tail)]
 
 
 def _form(name: str, path: str) -> re.Pattern[str]:
     """The regular expression of a name with wildcards, of a path."""
 
-    def of(found: re.Match[str]) -> str:
-        plain, inverted, among = found.groups()
+    def of(match: re.Match[str]) -> str:
+        plain, inverted, among = match.groups()
         if among:
             within = re.sub(r"(?<!\\)\[", r"\\[", among)
             return f"[{'^' if inverted else ''}{within}]"
-        return {"*": ".*", "?": "."}.get(found[0]) or re.escape(plain or found[0])
+        return {"*": ".*", "?": "."}.get(match[0]) or re.escape(plain or match[0])
 
     text = re.sub(r"\\(.)|\[([!^]?)((?:[^\]\\]|\\.)+)\]|.", of, name, flags=re.DOTALL)
     try:

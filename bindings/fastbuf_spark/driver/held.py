@@ -35,7 +35,7 @@ class Peer(Protocol):
 
 
 @dataclass
-class _Held:
+class _RunFiles:
     """What is known of a run's files."""
 
     #: Weak references of the JVM's to its shuffles, by stage; None: not known, kept until the application ends
@@ -60,7 +60,7 @@ class HeldRuns:
     """
 
     def __init__(self) -> None:
-        self._runs: dict[Run, _Held] = {}
+        self._runs: dict[Run, _RunFiles] = {}
         self._servers: dict[str, _Server] = {}
         self._connected: dict[object, _Server] = {}  # by connection
         self._replaced: set[tuple[str, str]] = set()  # executors, by application
@@ -72,13 +72,13 @@ class HeldRuns:
             return
         if not self._runs:
             atexit.register(self.clear)
-        held = self._runs.setdefault((exchange, int(stats["run"])), _Held())
-        if stage not in held.shuffles:
-            held.shuffles[stage] = pyspark_private.shuffle_of(sc, stage)
-        held.folders.add(str(stats["folder"]))
+        entry = self._runs.setdefault((exchange, int(stats["run"])), _RunFiles())
+        if stage not in entry.shuffles:
+            entry.shuffles[stage] = pyspark_private.shuffle_of(sc, stage)
+        entry.folders.add(str(stats["folder"]))
         if server := str(stats.get("server", "")):
-            held.servers[number] = [*(each for each in held.servers.get(number, ()) if each != server), server]
-            held.files = None
+            entry.servers[number] = [*(each for each in entry.servers.get(number, ()) if each != server), server]
+            entry.files = None
 
     def serves(self, about: Serves, peer: Peer) -> None:
         """A file server listens."""
@@ -94,29 +94,29 @@ class HeldRuns:
 
     def _moved(self) -> None:
         """Readers are to be told anew where files are."""
-        for held in self._runs.values():
-            held.files = None
+        for entry in self._runs.values():
+            entry.files = None
 
     def where(self, exchange: str, run: int) -> Files:
         """The servers of a run's files, and for each map task which of them it is; -1: none is known.
 
         Where several attempts have been told of, it is the last one whose server is connected.
         """
-        held = self._runs.get((exchange, run), _Held())
-        if held.files is None:
-            held.files = self._files(held)
-        return held.files
+        entry = self._runs.get((exchange, run), _RunFiles())
+        if entry.files is None:
+            entry.files = self._files(entry)
+        return entry.files
 
-    def _files(self, held: _Held) -> Files:
+    def _files(self, entry: _RunFiles) -> Files:
         names: dict[str, int] = {}
-        at = [-1] * (max(held.servers, default=-1) + 1)
-        for number, servers in held.servers.items():
-            known = [each for each in servers if each in self._servers]
-            live = [each for each in known if self._servers[each].peer is not None]
-            for name in (live or known)[-1:]:
+        at = [-1] * (max(entry.servers, default=-1) + 1)
+        for number, servers in entry.servers.items():
+            candidates = [each for each in servers if each in self._servers]
+            live = [each for each in candidates if self._servers[each].peer is not None]
+            for name in (live or candidates)[-1:]:
                 at[number] = names.setdefault(name, len(names))
-        told = [self._servers[name].about for name in names]
-        return Files(tuple((each.host, each.port, each.roots) for each in told), tuple(at))
+        messages = [self._servers[name].about for name in names]
+        return Files(tuple((each.host, each.port, each.roots) for each in messages), tuple(at))
 
     def replace(self, sc: Any, exchange: str, run: int, number: int, why: str) -> str | None:
         """Have Spark make the rows of a map task anew, whose file is gone: end the executor that has made it.
@@ -129,10 +129,10 @@ class HeldRuns:
         str | None
             The executor that goes; empty: none; None: some of this run have gone in vain, though their servers lived.
         """
-        held = self._runs.get((exchange, run), _Held())
-        server = self._servers.get(held.servers.get(number, [""])[-1])
+        entry = self._runs.get((exchange, run), _RunFiles())
+        server = self._servers.get(entry.servers.get(number, [""])[-1])
         executor = server.executor if server is not None else ""
-        for stage in () if executor else sorted(held.shuffles, reverse=True):
+        for stage in () if executor else sorted(entry.shuffles, reverse=True):
             if executor := pyspark_private.executor_of(sc, stage, number):
                 break
         if not executor or executor == "driver":
@@ -141,9 +141,9 @@ class HeldRuns:
             server.executor = executor  # a call for each task that misses rows of it would be too many
         if (about := (str(sc.applicationId), executor)) not in self._replaced:
             if server is not None and server.peer is not None:  # as with a firewall between executors
-                if held.blamed >= MOST_BLAMED:
+                if entry.blamed >= MOST_BLAMED:
                     return None
-                held.blamed += 1
+                entry.blamed += 1
             self._replaced.add(about)
             log.warning("executor %s is replaced: %s", executor, why.partition("\n")[0])
             pyspark_private.replace_executor(sc, executor)
@@ -154,12 +154,12 @@ class HeldRuns:
         if now - self._swept < SWEEP_S:
             return
         self._swept = now
-        for run, held in list(self._runs.items()):
+        for run, entry in list(self._runs.items()):
             # Of a Spark that has stopped nothing is known, and its directories are gone
-            shuffles = held.shuffles.values()
+            shuffles = entry.shuffles.values()
             if all(each is not None and pyspark_private.is_garbage(each) is not False for each in shuffles):
                 self._remove(run)
-                for server in self._servers.values() if held.servers else ():  # attempts that failed have files too
+                for server in self._servers.values() if entry.servers else ():  # attempts that failed have files too
                     if server.peer is not None:
                         server.peer.send(Remove(f"{run[0]}/{run[1]}"))
 

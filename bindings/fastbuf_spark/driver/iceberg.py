@@ -162,20 +162,20 @@ def iceberg_source(
     place = places(there.io.properties, filesystem)
     parts = {number: _identities(spec, schema, whole, spark) for number, spec in there.specs().items()}
     layout = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-    found = []
+    fragments = []
     for task in tasks:
         file = task.file
         _check_file(file, named(table))
         # Files that others have added may lack the columns of their partition
         values = {name: scalar(file.partition[at], kind) for name, (at, kind) in parts[file.spec_id].items()}
-        known = skipping.equal({name: value for name, value in values.items() if value.as_py() == value.as_py()})
+        expression = skipping.equal({name: value for name, value in values.items() if value.as_py() == value.as_py()})
         bounded = {name: fields[name] for name in filtered.columns}
-        if filtered.columns and filtered.skips(known, _bounds(file, bounded, types)):
+        if filtered.columns and filtered.skips(expression, _bounds(file, bounded, types)):
             continue
         system, path = place(file.file_path)
-        kept = _kept(deleted[file.file_path]) if file.file_path in deleted else None
-        fragment = layout.make_fragment(path, system, partition_expression=known)
-        found.append((File(path, file.file_size_in_bytes, -1, (), kept), fragment))
+        mask = _mask(deleted[file.file_path]) if file.file_path in deleted else None
+        fragment = layout.make_fragment(path, system, partition_expression=expression)
+        fragments.append((File(path, file.file_size_in_bytes, -1, (), mask), fragment))
     names, unknown = _names(there), _rounded(there, schema)
     numbered = pa.schema(
         [
@@ -184,7 +184,7 @@ def iceberg_source(
         ]
     )
     asked = sources.Asked(spark, "read_iceberg", named(table), columns, filter, filesystem, honoured)
-    return sources._shared(asked, found, numbered, shown, whole)
+    return sources._shared(asked, fragments, numbered, shown, whole)
 
 
 def spark_schema(schema: Any) -> StructType:
@@ -192,16 +192,16 @@ def spark_schema(schema: Any) -> StructType:
     from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyspark.sql.types import StructType
 
-    made = StructType()
+    struct = StructType()
     arrow = schema_to_pyarrow(schema, include_field_ids=False)
     for field, shown in zip(schema.fields, of_arrow(arrow), strict=True):
         odd = [each for each in _nested(field) if each.initial_default is not None]
         if odd:
             why = f"column {field.name!r} has a default in files without it ({odd[0].name}), and nulls are read here"
-            made.add(refused(field.name, SchemaError(f"{why}: {LEFT_TO_SPARK}")))
+            struct.add(refused(field.name, SchemaError(f"{why}: {LEFT_TO_SPARK}")))
         else:
-            made.add(shown)
-    return nullable(made)
+            struct.add(shown)
+    return nullable(struct)
 
 
 def _nested(field: Any) -> Iterator[Any]:
@@ -215,10 +215,10 @@ def with_ids(
     field: pa.Field, theirs: Any, names: Mapping[int, str], more: Mapping[bytes, bytes] | None = None
 ) -> pa.Field:
     """A field with the ids of the table's, at any depth, and its ``names`` in files without ids, as JSON."""
-    told = {**(field.metadata or {}), FIELD_ID: str(theirs.field_id).encode(), **(more or {})}
+    metadata = {**(field.metadata or {}), FIELD_ID: str(theirs.field_id).encode(), **(more or {})}
     if names:
-        told[NAMES] = names.get(theirs.field_id, "[]").encode()
-    return field.with_type(_numbered(field.type, theirs.field_type, names)).with_metadata(told)
+        metadata[NAMES] = names.get(theirs.field_id, "[]").encode()
+    return field.with_type(_numbered(field.type, theirs.field_type, names)).with_metadata(metadata)
 
 
 def _numbered(kind: pa.DataType, theirs: Any, names: Mapping[int, str]) -> pa.DataType:
@@ -236,18 +236,18 @@ def _numbered(kind: pa.DataType, theirs: Any, names: Mapping[int, str]) -> pa.Da
 
 def _names(table: Any) -> dict[int, str]:
     """The names of fields in files without ids, if the table has them."""
-    made: dict[int, str] = {}
+    texts: dict[int, str] = {}
 
     def add(fields: Iterable[Any]) -> None:
         for each in fields:
             if each.field_id is not None:
-                made[each.field_id] = json.dumps(list(each.names))
+                texts[each.field_id] = json.dumps(list(each.names))
             add(each.fields)
 
     mapping = table.name_mapping()
     if mapping is not None:
         add(mapping.root)
-    return made
+    return texts
 
 
 def snapshot_id(table: Any, given: Any, name: str) -> int | None:
@@ -306,15 +306,15 @@ def _identities(spec: Any, schema: Any, whole: StructType, spark: Any) -> dict[s
     from pyiceberg.transforms import IdentityTransform
     from pyspark.sql.types import StructType
 
-    made = {}
+    identities = {}
     for at, part in enumerate(spec.fields):
         name = schema.find_column_name(part.source_id)
         if not isinstance(part.transform, IdentityTransform) or name not in whole.names:
             continue
         kind = arrow_schema(StructType([whole[name]]), session_zone(spark)).field(0).type
         if skipping.has_bounds(kind, DIGITS) and kind != pa.float64():
-            made[name] = at, kind
-    return made
+            identities[name] = at, kind
+    return identities
 
 
 def _rounded(table: Any, schema: Any) -> set[str]:
@@ -330,11 +330,11 @@ def _bounds(file: Any, fields: Mapping[str, Any], types: Mapping[str, pa.DataTyp
     """What a manifest says of a file's values in these columns, as expressions that are true of all its rows."""
     from pyiceberg.conversions import from_bytes
 
-    def of(told: Any) -> dict[str, Any]:
+    def of(bounds: Any) -> dict[str, Any]:
         return {
-            name: scalar(from_bytes(field.field_type, told[field.field_id]), types[name])
+            name: scalar(from_bytes(field.field_type, bounds[field.field_id]), types[name])
             for name, field in fields.items()
-            if told and field.field_id in told and skipping.has_bounds(types[name], DIGITS)
+            if bounds and field.field_id in bounds and skipping.has_bounds(types[name], DIGITS)
         }
 
     nulls = file.null_value_counts or {}
@@ -343,12 +343,12 @@ def _bounds(file: Any, fields: Mapping[str, Any], types: Mapping[str, pa.DataTyp
     return skipping.between(file.record_count, kinds, counts, of(file.lower_bounds), of(file.upper_bounds), DIGITS)
 
 
-def _kept(deleted: Iterable[Any]) -> Any:
+def _mask(deleted: Iterable[Any]) -> Any:
     """Whether each row of a file, up to the last one that was deleted, is kept."""
     import numpy as np
     import pyarrow as pa
 
     places = np.concatenate([np.asarray(each) for each in deleted])
-    kept = np.ones(int(places.max(initial=-1)) + 1, dtype=bool)
-    kept[places] = False
-    return pa.array(kept)
+    mask = np.ones(int(places.max(initial=-1)) + 1, dtype=bool)
+    mask[places] = False
+    return pa.array(mask)

@@ -66,12 +66,12 @@ class IcebergCommit:
             there = existing(home, table)
             self.is_there = there is not None
             if there is None:
-                made = self._make(home, arrow, by)
-                self.metadata, self._io = made.table_metadata, made._table.io.properties
+                transaction = self._make(home, arrow, by)
+                self.metadata, self._io = transaction.table_metadata, transaction._table.io.properties
             else:
                 self.metadata, self._io = there.metadata, there.io.properties
             # Not the one of a file system, but where this table's data are
-            self.data = (there or made._table).location_provider().data_path
+            self.data = (there or transaction._table).location_provider().data_path
         if self.metadata.format_version not in VERSIONS:
             raise ConfigError(
                 f"{self.name} has version {self.metadata.format_version} of the format, which pyiceberg does not "
@@ -162,9 +162,9 @@ class IcebergCommit:
         import pyarrow.parquet as pq
 
         needed = {field.name for field in self.metadata.schema().fields if field.required}
-        made = []
+        files = []
         for row in rows:
-            footer = pq.read_metadata(pa.BufferReader(base64.b64decode(row.told)))
+            footer = pq.read_metadata(pa.BufferReader(base64.b64decode(row.details)))
             for group in map(footer.row_group, range(footer.num_row_groups)):
                 for column in map(group.column, range(footer.num_columns)):
                     if column.path_in_schema in needed and column.statistics.null_count:
@@ -172,8 +172,8 @@ class IcebergCommit:
                             f"column {column.path_in_schema!r} may not be null in {self.name}, and "
                             f"{column.statistics.null_count} rows have none there"
                         )
-            made.append(data_file(self.metadata, f"{self.data}/{folder}", row, footer))
-        return made
+            files.append(data_file(self.metadata, f"{self.data}/{folder}", row, footer))
+        return files
 
     def commit(self, folder: str, files: Sequence[Any], mode: str, predicate: Any = None, read: Any = None) -> None:
         """Add files, in place of those of some partitions, or of all, if ``mode`` is ``"overwrite"``.
@@ -231,14 +231,14 @@ class IcebergCommit:
             raise ResourceError(f"{self.name} has been replaced by another table meanwhile: run it again")
 
     def _create(self, home: Any, folder: str, files: Sequence[Any]) -> None:
-        made = self._make(home, self._arrow, self._by, self.metadata.location)
-        if made.table_metadata.schema() != self.metadata.schema():
+        transaction = self._make(home, self._arrow, self._by, self.metadata.location)
+        if transaction.table_metadata.schema() != self.metadata.schema():
             raise ResourceError(f"{self.name}: the catalog has given its columns other numbers: run it again")
         if files:
-            with made.update_snapshot(snapshot_properties={MARK: folder}).fast_append() as append:
+            with transaction.update_snapshot(snapshot_properties={MARK: folder}).fast_append() as append:
                 for file in files:
                     append.append_data_file(file)
-        made.commit_transaction()
+        transaction.commit_transaction()
 
     def _append(self, there: Any, folder: str, files: Sequence[Any]) -> None:
         transaction = self._begun(there)
@@ -252,8 +252,8 @@ class IcebergCommit:
         tasks = now
         if read is not None:
             tasks = planned(there.scan(snapshot_id=snapshot_id(there, read, named(self._table))), named(self._table))
-            known = {task.file.file_path: task.delete_files for task in now}
-            if any(known.get(task.file.file_path) != task.delete_files for task in tasks):
+            deletes = {task.file.file_path: task.delete_files for task in now}
+            if any(deletes.get(task.file.file_path) != task.delete_files for task in tasks):
                 raise ResourceError(
                     f"{self.name}: another write has removed rows since snapshot {read}, and nothing of this one is "
                     "seen: run it again"
@@ -273,10 +273,10 @@ class IcebergCommit:
         """A transaction that fails if somebody changes columns or partitions meanwhile."""
         from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId
 
-        made = there.transaction()
+        transaction = there.transaction()
         schema = AssertCurrentSchemaId(current_schema_id=there.metadata.current_schema_id)
-        made._apply((), (schema, AssertDefaultSpecId(default_spec_id=there.metadata.default_spec_id)))
-        return made
+        transaction._apply((), (schema, AssertDefaultSpecId(default_spec_id=there.metadata.default_spec_id)))
+        return transaction
 
     def predicate(self, given: Any) -> list[tuple[str, int, frozenset[Any]]] | None:
         """Names, ids and values of the columns of partitions that an overwrite replaces."""
@@ -291,7 +291,7 @@ class IcebergCommit:
             for field in self.metadata.spec().fields
             if isinstance(field.transform, IdentityTransform)
         }
-        made = []
+        triples = []
         for each in given:
             if len(each) != 3 or each[0] not in parts or each[1] not in ("=", "in"):
                 raise ConfigError(
@@ -300,14 +300,14 @@ class IcebergCommit:
                 )
             field = parts[each[0]]
             values = each[2] if each[1] == "in" else [each[2]]
-            made.append(
+            triples.append(
                 (
                     field.name,
                     field.field_id,
                     frozenset(None if v is None else literal(v).to(field.field_type).value for v in values),
                 )
             )
-        return made
+        return triples
 
     def check_predicate(self, files: Sequence[Any], predicate: Any) -> None:
         """ConfigError for files with rows that the predicate does not name."""

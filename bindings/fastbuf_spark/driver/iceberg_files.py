@@ -96,7 +96,7 @@ def data_file(metadata: Any, folder: str, row: Any, footer: Any) -> Any:
             plan[number] = statistics.StatisticsCollector(
                 number, plan[number].iceberg_type, counts, plan[number].column_name
             )
-    told = statistics.data_file_statistics_from_parquet_metadata(footer, plan, paths)
+    stats = statistics.data_file_statistics_from_parquet_metadata(footer, plan, paths)
     texts = [unquote(each.partition("=")[2]) for each in row.path.split("/")[:-1]]
     kinds = [str(field.field_type) for field in spec.partition_type(schema).fields]
     values = [
@@ -113,7 +113,7 @@ def data_file(metadata: Any, folder: str, row: Any, footer: Any) -> Any:
         spec_id=metadata.default_spec_id,
         equality_ids=None,
         key_metadata=None,
-        **told.to_serialized_dict(),
+        **stats.to_serialized_dict(),
     )
 
 
@@ -123,14 +123,14 @@ def _without_bounds(footer: Any) -> Iterator[str]:
 
     for group in map(footer.row_group, range(footer.num_row_groups)):
         for column in map(group.column, range(footer.num_columns)):
-            told = column.statistics
-            if told is None or (not told.has_min_max and not told.has_null_count):
+            stats = column.statistics
+            if stats is None or (not stats.has_min_max and not stats.has_null_count):
                 yield column.path_in_schema
-            elif not told.has_min_max:
-                if told.null_count < column.num_values:
+            elif not stats.has_min_max:
+                if stats.null_count < column.num_values:
                     yield column.path_in_schema
             else:
                 try:
-                    _ = told.min, told.max
+                    _ = stats.min, stats.max
                 except (OverflowError, ValueError, pa.ArrowNotImplementedError):  # no values of Python's
                     yield column.path_in_schema

@@ -67,7 +67,7 @@ class Plan:
         self.shared = shared
         self.stages: list[Stage] = []
         self.frames: dict[int, DataFrame] = {}  # what comes through the JVM, by the number of its stage
-        self.held = 0
+        self.held_slots = 0
         self.nbytes = 0  # of the input's files, as far as they are known
         self.partitions = 0
         self.special: Special | None = None  # asked for by a map in the stage that the next exchange begins
@@ -111,17 +111,17 @@ class Plan:
     def follow_beside(self, start: Source | DataFrame, steps: Iterable[Step]) -> Staged:
         """The same for another input of the next exchange, whose partitions are counted by themselves."""
         partitions, special, self.partitions = self.partitions, self.special, 0
-        made = self.follow(start, steps)
+        stage = self.follow(start, steps)
         self.partitions, self.special = partitions, special
-        return made
+        return stage
 
-    def entered(self, made: Staged, what: str, partitions: int) -> Staged:
+    def entered(self, stage: Staged, what: str, partitions: int) -> Staged:
         """Record a planned exchange."""
         self.planned += 1
-        if made.mode == "pipelined":
-            self.held += partitions
-        self.stages.append(Stage([], partitions, what, made.mode, made.why))
-        return made
+        if stage.mode == "pipelined":
+            self.held_slots += partitions
+        self.stages.append(Stage([], partitions, what, stage.mode, stage.why))
+        return stage
 
     def exchange(self, at: Staged, what: str, keys: Any, partitions: int | None, mode: str) -> Staged:
         """The stage after a shuffle of ``at``."""
@@ -136,7 +136,7 @@ class Plan:
         if self.planned + 1 < self.exchanges or not self.shared:
             tasks = min(partitions, TASKS_OF_SLOT * (self.slots or partitions))
         obstacle = "" if self.special is None else self.special.why
-        return Shuffle(at, keys, partitions, mode, self.conf, self.held, tasks, obstacle)
+        return Shuffle(at, keys, partitions, mode, self.conf, self.held_slots, tasks, obstacle)
 
     def limits(self) -> Limits:
         """The limits of a task that sorts its rows."""
@@ -160,11 +160,11 @@ class Plan:
                 tasks += ", each holds a slot from the beginning"
             tasks += ": " if tasks else ""
             lines.append(f"stage {number}  {tasks}{' -> '.join(stage.links) or 'rows as they come'}")
-        need = (2 if self.shared else 1) * self.held + 1
+        need = (2 if self.shared else 1) * self.held_slots + 1
         have = "an unknown number" if self.slots is None else str(self.slots)
         twice = " (two uses of the result in one action included)" if self.shared else ""
         used = f"{need} at the same time{twice}, of {have}"
-        if not self.held:
+        if not self.held_slots:
             used = f"as many of {have} as a stage has tasks; no exchange holds some from beginning to end"
         lines.append(f"slots   {used}")
         lines += [*self._measured(), self._memory()]
@@ -172,15 +172,15 @@ class Plan:
 
     def _measured(self) -> list[str]:
         """A line that names the inputs of which Spark measures each batch after every row; none if there are none."""
-        found = []
+        numbers = []
         for number, frame in self.frames.items():
             mode = next((stage.mode for stage in self.stages[number:] if stage.exchange), "")
             if is_measured(frame, self.given.max_row_bytes, mode == "pipelined"):
-                found.append(str(number))
-        if not found:
+                numbers.append(str(number))
+        if not numbers:
             return []
         return [
-            f"input   of stage {' and '.join(found)}: Spark adds up the bytes of an Arrow batch after every row. If "
+            f"input   of stage {' and '.join(numbers)}: Spark adds up the bytes of an Arrow batch after every row. If "
             f"rows are known to be short, set {MAX_BYTES}={NO_LIMIT}; files are read faster without the JVM, by "
             "read_parquet"
         ]
@@ -256,20 +256,20 @@ class Map:
     schema: StructType | None
     name: str
     #: Makes the function from the input's schema and the session, if it depends on them
-    made: Callable[[Any, StructType], Callable[..., Any]] | None = None
+    make: Callable[[Any, StructType], Callable[..., Any]] | None = None
     special: Special | None = None
 
     def build(self, at: Staged, plan: Plan) -> Staged:
         plan.linked(self.name)
-        func = self.func if self.made is None else self.made(plan.spark, at.schema)
-        made = at.then(func, self.schema or at.schema, is_users=self.schema is not None)
+        func = self.func if self.make is None else self.make(plan.spark, at.schema)
+        stage = at.then(func, self.schema or at.schema, is_users=self.schema is not None)
         if self.special is None:
-            return made
+            return stage
         if plan.stages[-1].tasks is not None:
             check_barrier(plan.spark, self.special.barrier, plan.stages[-1].tasks)
-        df = made.to_df(self.special.barrier, self.special.profile)
+        df = stage.to_df(self.special.barrier, self.special.profile)
         plan.stages.append(Stage([], None, "a new chain, through the JVM", "Spark's own", self.special.why))
-        return Staged(df, df.schema, in_order=made.in_order)
+        return Staged(df, df.schema, in_order=stage.in_order)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -312,8 +312,8 @@ class Broadcast:
         added = _added(shape)
         wide = StructType([*shape.fields]).add(added, IntegerType())
         sent = at.then(Copies(targets(count), added), wide)
-        made = plan.exchange(sent, "broadcast", (added,), count, self.mode)
-        return made.then(WithoutLast(), shape)
+        stage = plan.exchange(sent, "broadcast", (added,), count, self.mode)
+        return stage.then(WithoutLast(), shape)
 
 
 def _added(schema: StructType) -> str:
@@ -331,15 +331,15 @@ def targets(partitions: int) -> tuple[int, ...]:
 
     from fastbuf.serializers.partition import HashPartitioner
 
-    found: dict[int, int] = {}
+    number_of: dict[int, int] = {}
     start = 0
-    while len(found) < partitions:
+    while len(number_of) < partitions:
         numbers = np.arange(start, start + 64 * partitions, dtype=np.int32)
-        placed = HashPartitioner((0,), partitions).partition(pa.record_batch({"n": pa.array(numbers)}))
-        for number, partition in zip(numbers.tolist(), placed.tolist(), strict=True):
-            found.setdefault(partition, number)
+        indices = HashPartitioner((0,), partitions).partition(pa.record_batch({"n": pa.array(numbers)}))
+        for number, partition in zip(numbers.tolist(), indices.tolist(), strict=True):
+            number_of.setdefault(partition, number)
         start += 64 * partitions
-    return tuple(found[partition] for partition in range(partitions))
+    return tuple(number_of[partition] for partition in range(partitions))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -363,5 +363,5 @@ class RandomShuffle:
             sent = bare.then(Drawn(head.chain, self.seed, added), wide)
         else:
             sent = at.then(Hashed(self.seed, added), wide)
-        made = plan.exchange(sent, f"random shuffle, seed {self.seed}", (added,), self.partitions, self.mode)
-        return made.then(WithoutLast(plan.limits()), shape)
+        stage = plan.exchange(sent, f"random shuffle, seed {self.seed}", (added,), self.partitions, self.mode)
+        return stage.then(WithoutLast(plan.limits()), shape)

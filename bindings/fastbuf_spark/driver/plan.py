@@ -62,7 +62,7 @@ class Shuffle:
         The stage in front of it.
     keys, num_partitions, mode, conf
         As in :func:`fastbuf_spark.map_in_arrow`.
-    held
+    held_slots
         Slots that consumers of earlier exchanges hold, if this one is pipelined too.
     reduce_tasks
         In blocking mode, the tasks behind the shuffle; 0: one for each partition.
@@ -75,7 +75,7 @@ class Shuffle:
     num_partitions: int
     mode: str
     conf: ShuffleConf | None
-    held: int = 0
+    held_slots: int = 0
     reduce_tasks: int = 0
     obstacle: str = ""
 
@@ -88,7 +88,7 @@ class Shuffle:
         """Its keys; ``order``: columns to sort rows by behind it."""
         return resolve(self.at, self.keys, self.num_partitions, order)
 
-    def into(self, func: BatchFunction | None, schema: StructType, found: Keys | None = None, name: str = "") -> Staged:
+    def into(self, func: BatchFunction | None, schema: StructType, keys: Keys | None = None, name: str = "") -> Staged:
         """The stage behind it.
 
         Parameters
@@ -104,17 +104,17 @@ class Shuffle:
         check_conf(self.conf)
         count = partition_count(self.num_partitions)
         conf = ShuffleConf.of(self.spark, self.conf)
-        found = found or self.resolved()
-        if found.by_spark:
-            return self._by_spark(func, schema, found, found.by_spark, self.mode)
-        codec, df = found.codec, found.frame
+        keys = keys or self.resolved()
+        if keys.by_spark:
+            return self._by_spark(func, schema, keys, keys.by_spark, self.mode)
+        codec, df = keys.codec, keys.frame
         in_turn = not codec.keys and count > 1
         varies = "" if is_connect(df) else unsteady(df, in_turn, self.at.in_order)
-        chosen = choose(self.mode, conf.mode, partial(_obstacles, df, count, self.held, conf, self.obstacle))
+        chosen = choose(self.mode, conf.mode, partial(_obstacles, df, count, self.held_slots, conf, self.obstacle))
         if chosen == "blocking" and in_turn and not (self.at.in_order and order_is_fixed(df)):
             # A map task that runs again would distribute the same rows differently; Spark's own shuffle sorts them
             why = "rows without a key go in turn, and their order is not fixed"
-            return self._by_spark(func, schema, found, why, chosen)
+            return self._by_spark(func, schema, keys, why, chosen)
         if func is None:
             func = identity
             if codec.before is None:  # else what is shown has the names that it gives
@@ -123,10 +123,10 @@ class Shuffle:
         log.info("shuffle '%s' into %d partitions: mode='%s'", name, count, chosen)
         spec = ExchangeSpec(secrets.token_hex(16), name, count, conf, codec, reduce_tasks=self.reduce_tasks or count)
         if chosen == "blocking":
-            made = _blocking(df, spec, func, schema, bool(self.obstacle))
+            stage = _blocking(df, spec, func, schema, bool(self.obstacle))
         else:
-            made = _pipelined(df, spec, func, schema, varies)
-        return dataclasses.replace(made, mode=chosen)
+            stage = _pipelined(df, spec, func, schema, varies)
+        return dataclasses.replace(stage, mode=chosen)
 
     @property
     def limits(self) -> Limits:
@@ -136,26 +136,26 @@ class Shuffle:
     def moved(self, name: str = "") -> Staged:
         """The stage behind it whose rows are those in front of it."""
         at = self.at
-        made = self.into(None, plain(at.frame).schema if at.head is None else at.schema, name=name)
-        return made if made.schema.names == at.schema.names else made.then(Renamed(at.schema.names), at.schema)
+        stage = self.into(None, plain(at.frame).schema if at.head is None else at.schema, name=name)
+        return stage if stage.schema.names == at.schema.names else stage.then(Renamed(at.schema.names), at.schema)
 
-    def _by_spark(self, func: BatchFunction | None, schema: StructType, found: Keys, why: str, mode: str) -> Staged:
+    def _by_spark(self, func: BatchFunction | None, schema: StructType, keys: Keys, why: str, mode: str) -> Staged:
         """Spark's own shuffle between the same two functions."""
         if mode not in ("auto", "blocking"):
             raise SchemaError(f"mode='{mode}' cannot run: {why}; use mode='auto' or 'blocking'")
         log.info("shuffle into %d partitions: Spark's own, since %s", self.num_partitions, why)
-        moved = self.at.to_df().repartition(self.num_partitions, *found.given)
-        made = sparks_own(moved, why)
+        moved = self.at.to_df().repartition(self.num_partitions, *keys.given)
+        stage = sparks_own(moved, why)
         if func is None:
-            return made
+            return stage
         frame = plain(moved)
         second = func if frame is moved else renaming(func, moved.schema.names)
-        return dataclasses.replace(made, frame=frame, schema=schema, head=Called(Chain((second,))), name="func")
+        return dataclasses.replace(stage, frame=frame, schema=schema, head=Called(Chain((second,))), name="func")
 
 
 def _pipelined(df: DataFrame, spec: ExchangeSpec, func: BatchFunction, schema: StructType, varies: str) -> Staged:
     number, num_partitions, sc = spec.exchange, spec.partitions, df.sparkSession.sparkContext
-    held = upstream.held_by_frame(df)
+    held_slots = upstream.held_by_frame(df)
     codec: Any = spec.codec
     if codec.before is not None:
         codec = dataclasses.replace(codec, before=AsItIs(sc, codec.before))
@@ -163,7 +163,7 @@ def _pipelined(df: DataFrame, spec: ExchangeSpec, func: BatchFunction, schema: S
 
     def folding(partitions: int | None, consumers: int) -> Fold | None:
         # Consumers of another exchange in one task would join it one after the other, and each run its producers
-        if held:
+        if held_slots:
             return None
         if codec.keys:
             return fold(partitions, (slots_of(sc) or num_partitions + 1) - consumers)
@@ -188,33 +188,33 @@ def _pipelined(df: DataFrame, spec: ExchangeSpec, func: BatchFunction, schema: S
         return action
 
     spec = exchanges.register(sc, dataclasses.replace(spec, codec=codec), producers, varies)
-    frame = requests(df.sparkSession, num_partitions, num_partitions + held, number)
+    frame = requests(df.sparkSession, num_partitions, num_partitions + held_slots, number)
     consumer = Consumer(spec, func)
     return Staged(frame, schema, consumer, f"fastbuf_consumer_{number}", in_order=False, numbered=True)
 
 
-def requests(spark: Any, num_partitions: int, held: int = 0, exchange: str = "") -> DataFrame:
+def requests(spark: Any, num_partitions: int, held_slots: int = 0, exchange: str = "") -> DataFrame:
     """One row per partition, each in a partition of its own, with a size that Spark does not know.
 
     With a known size of so few rows, Spark would expect a small result and broadcast it in a join, however large it is.
-    ``held``: slots of the tasks that read them and of consumers before them; 0: they read no exchange.  ``exchange``:
-    the one that they read.
+    ``held_slots``: slots of the tasks that read them and of consumers before them; 0: they read no exchange.
+    ``exchange``: the one that they read.
     """
     rows = spark.range(0, num_partitions, 1, num_partitions)
     hidden = pyspark_private.of_unknown_size(rows)
     if hidden is None:
         return rows
     frame, read = hidden
-    if held:
-        upstream.remember(spark.sparkContext, read, held)
+    if held_slots:
+        upstream.remember(spark.sparkContext, read, held_slots)
         exchanges.lives_with(spark.sparkContext, exchange, read)
     # Then Spark knows that there is a single partition: unions and joins need no shuffle for it
     return frame.coalesce(1) if num_partitions == 1 else frame
 
 
-def sparks_own(made: DataFrame, why: str) -> Staged:
+def sparks_own(frame: DataFrame, why: str) -> Staged:
     """A stage that Spark's own shuffle begins."""
-    return Staged(made, made.schema, in_order=False, mode=SPARKS_OWN, why=why)
+    return Staged(frame, frame.schema, in_order=False, mode=SPARKS_OWN, why=why)
 
 
 def limits_of(spark: Any, conf: ShuffleConf) -> Limits:
@@ -227,15 +227,15 @@ def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return batches
 
 
-def _obstacles(df: DataFrame, consumers: int, held: int, conf: ShuffleConf, obstacle: str) -> list[str]:
+def _obstacles(df: DataFrame, consumers: int, held_slots: int, conf: ShuffleConf, obstacle: str) -> list[str]:
     """Why an exchange over this input cannot be pipelined, beside consumers of others that hold slots."""
-    found = [*([obstacle] if obstacle else [])]
+    reasons = [*([obstacle] if obstacle else [])]
     if is_connect(df):
-        return [*found, NO_DRIVER]
-    found += judged(cluster_of(df.sparkSession.sparkContext, conf), consumers, "pipelined", conf, held)
+        return [*reasons, NO_DRIVER]
+    reasons += judged(cluster_of(df.sparkSession.sparkContext, conf), consumers, "pipelined", conf, held_slots)
     if df.isStreaming:
-        found.append("a streaming input cannot be read by a second job: use mode='blocking'")
-    return found
+        reasons.append("a streaming input cannot be read by a second job: use mode='blocking'")
+    return reasons
 
 
 def _blocking(df: DataFrame, spec: ExchangeSpec, func: BatchFunction, schema: StructType, is_special: bool) -> Staged:

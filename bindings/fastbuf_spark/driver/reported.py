@@ -89,8 +89,8 @@ class Reported:
         summary = self._run_of(side, partition, stage)
         self._heard = now
         if side == "producer" and summary.tasks is None:
-            found = self._tasks(stage)
-            summary.tasks = found.total if found is not None else None
+            tasks = self._tasks(stage)
+            summary.tasks = tasks.total if tasks is not None else None
         figures = _side(summary, side)
         place = summary.number, side, partition
         self._vanished.pop(place, None)
@@ -153,9 +153,9 @@ class Reported:
 
     def _forget(self) -> None:
         """Drops what is known of runs that are no longer kept.  Not for every report: this looks at all tasks."""
-        kept = {id(each) for each in self._summaries}
-        self._stages = {k: each for k, each in self._stages.items() if id(each) in kept}
-        self._digests = {k: known for k, known in self._digests.items() if id(known[1]) in kept}
+        ids = {id(each) for each in self._summaries}
+        self._stages = {k: each for k, each in self._stages.items() if id(each) in ids}
+        self._digests = {k: digest for k, digest in self._digests.items() if id(digest[1]) in ids}
         numbers = {each.number for each in self._stages.values()}
         self._split = {number: why for number, why in self._split.items() if number in numbers}
         self._failed = {number: reasons for number, reasons in self._failed.items() if number in numbers}
@@ -163,29 +163,29 @@ class Reported:
 
     def _left(self, peer: object) -> _Running | None:
         """A task does not go on, as far as it is known here."""
-        known = self._running.pop(peer, None)
-        if known is not None:
-            self._active[known.summary.number] -= 1
-        return known
+        running = self._running.pop(peer, None)
+        if running is not None:
+            self._active[running.summary.number] -= 1
+        return running
 
     def lost(self, peer: object, now: float) -> None:
         """A task's connection has closed, after its last figures or without them."""
-        known = self._left(peer)
-        if self._taken_back(known) and known is not None:
-            _, side, partition = known.place
-            words = f"{side} of partition {partition} (attempt {known.attempt}) vanished"
-            self._vanished[known.place] = Vanished(known.stage, known.attempt, words, now)
+        running = self._left(peer)
+        if self._taken_back(running) and running is not None:
+            _, side, partition = running.place
+            words = f"{side} of partition {partition} (attempt {running.attempt}) vanished"
+            self._vanished[running.place] = Vanished(running.stage, running.attempt, words, now)
             self.tick(now)
-            self._brought_up(known.summary)
+            self._brought_up(running.summary)
 
     @staticmethod
-    def _taken_back(known: _Running | None) -> bool:
+    def _taken_back(running: _Running | None) -> bool:
         """Forgets the figures of a task; False: there are none, or they are another attempt's."""
-        if known is None:
+        if running is None:
             return False
-        _, side, partition = known.place
-        figures = _side(known.summary, side)
-        if figures.get(partition) is not known.stats:
+        _, side, partition = running.place
+        figures = _side(running.summary, side)
+        if figures.get(partition) is not running.stats:
             return False
         del figures[partition]
         return True
@@ -217,13 +217,13 @@ class Reported:
 
     def progress(self, now: float) -> list[RunSummary]:
         """Runs that are under way, with the figures so far."""
-        found = {each.number: each for each in list(self._stages.values()) if each.outcome == "running"}
-        if not found and now - self._heard < RECENT_S:
-            found = {each.number: each for each in list(self._stages.values())[-1:]}
-        for summary in found.values():
+        runs = {each.number: each for each in list(self._stages.values()) if each.outcome == "running"}
+        if not runs and now - self._heard < RECENT_S:
+            runs = {each.number: each for each in list(self._stages.values())[-1:]}
+        for summary in runs.values():
             if summary.outcome == "running":
                 summary.seconds = time.time() - summary.began
-        return list(found.values())
+        return list(runs.values())
 
 
 def _side(summary: RunSummary, side: str) -> dict[int, Figures]:

@@ -17,10 +17,10 @@ def equal(values: Mapping[str, Any]) -> Any:
     """That columns have these values in all rows, as an expression."""
     import pyarrow.compute as pc
 
-    told = pc.scalar(True)
+    expression = pc.scalar(True)
     for name, value in values.items():
-        told = told & (pc.field(name) == value if value.is_valid else pc.field(name).is_null())
-    return told
+        expression = expression & (pc.field(name) == value if value.is_valid else pc.field(name).is_null())
+    return expression
 
 
 def between(
@@ -40,15 +40,15 @@ def between(
     """
     import pyarrow.compute as pc
 
-    told = {}
+    expressions = {}
     for name, kind in types.items():
         count = nulls.get(name)
         bounds = _inequalities(least.get(name), most.get(name), name, kind, digits)
         if count is not None and count == rows:
-            told[name] = pc.field(name).is_null()
+            expressions[name] = pc.field(name).is_null()
         elif bounds:
-            told[name] = reduce(and_, (b if count == 0 else b | pc.field(name).is_null() for b in bounds))
-    return told
+            expressions[name] = reduce(and_, (b if count == 0 else b | pc.field(name).is_null() for b in bounds))
+    return expressions
 
 
 def has_bounds(kind: pa.DataType, digits: int) -> bool:

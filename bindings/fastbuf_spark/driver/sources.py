@@ -101,14 +101,14 @@ def files_source(
     """
     from pyspark.sql.types import TimestampType
 
-    told: dict[str, DataType] = {}
+    directory_types: dict[str, DataType] = {}
     if schema is not None:
         format.check(asked, schema)
     system, paths, files = asked.listed()
     # Columns that are found by their places are those of the schema, whatever their names
     if schema is not None and format.by_name:
-        schema, told = _without_directories(schema, files)
-    types = _types_of_directories(files, told | dict(types_given or {}), asked)
+        schema, directory_types = _without_directories(schema, files)
+    types = _types_of_directories(files, directory_types | dict(types_given or {}), asked)
     if "timeZone" in asked.options and any(isinstance(kind, TimestampType) for kind in types.values()):
         raise ConfigError("timeZone= is not for directories of timestamps: set spark.sql.session.timeZone")
     files = listing.matching(files, asked.options)
@@ -116,7 +116,7 @@ def files_source(
     if schema is None:
         schema = format.schema(asked, system, paths, files)
         format.check(asked, schema)
-    return listed_source(asked, format.placed(asked, schema), system, files, schema, types)
+    return listed_source(asked, format.with_columns(asked, schema), system, files, schema, types)
 
 
 def listed_source(
@@ -138,8 +138,8 @@ def listed_source(
         whole = StructType([*whole.fields, *(StructField(key, kind, True) for key, kind in types.items())])
     read_with, shown = _schemas(asked.spark, whole, asked.columns, asked.filter)
     kinds = arrow_schema(StructType([whole[key] for key in types]), session_zone(asked.spark)) if types else ()
-    found = splits.fragments(system, files, format, {field.name: field.type for field in kinds})
-    return _shared(asked, found, read_with, shown, whole, format, types)
+    fragments = splits.fragments(system, files, format, {field.name: field.type for field in kinds})
+    return _shared(asked, fragments, read_with, shown, whole, format, types)
 
 
 def _types_of_directories(files: list[listing.File], given: dict[str, DataType], asked: Asked) -> dict[str, DataType]:
@@ -199,12 +199,12 @@ def dataset_source(spark: Any, dataset: Any, columns: Iterable[str] | None, filt
     files, shown = _schemas(spark, schema, columns, filter)
     # Without the filter: it refers to the types shown to users, and a dataset's own may differ
     try:
-        found = [(None, fragment) for fragment in dataset.get_fragments()]
+        fragments = [(None, fragment) for fragment in dataset.get_fragments()]
     except ValueError as error:
         raise ConfigError(f"scan: {error} Give filter and columns to scan itself, or to the pipeline") from error
-    if isinstance(dataset, ds.InMemoryDataset) or any(not isinstance(each, ds.FileFragment) for _, each in found):
+    if isinstance(dataset, ds.InMemoryDataset) or any(not isinstance(each, ds.FileFragment) for _, each in fragments):
         raise ConfigError("scan takes a dataset of files; give rows in memory to spark.createDataFrame(table)")
-    return _shared(Asked(spark, "scan", None, columns, filter), found, files, shown, schema, None)
+    return _shared(Asked(spark, "scan", None, columns, filter), fragments, files, shown, schema, None)
 
 
 def _schemas(spark: Any, whole: StructType, columns: Iterable[str] | None, filter: Any) -> tuple[pa.Schema, pa.Schema]:
@@ -260,7 +260,7 @@ def _schemas(spark: Any, whole: StructType, columns: Iterable[str] | None, filte
 
 def _shared(
     asked: Asked,
-    found: list[Any],
+    fragments: list[Any],
     read_with: pa.Schema,
     shown: pa.Schema,
     schema: StructType,
@@ -288,11 +288,11 @@ def _shared(
     zone = asked.options.get("timeZone") or session_zone(spark)
     read = Read((), read_with, shown, filter, tuple(texts), zone, any_case)
     tasks = None if is_connect(spark) else slots_of(spark.sparkContext)
-    known = [(file, format or _of_dataset(fragment), fragment) for file, fragment in found]
-    parts = splits.pieces(known, read_with, read.skipping)
+    files = [(file, format or _of_dataset(fragment), fragment) for file, fragment in fragments]
+    parts = splits.pieces(files, read_with, read.skipping)
     shared = splits.shared_out(parts, tasks or CONNECT_TASKS)
     mib = sum(part.nbytes for part in parts) / (1 << 20)
-    pieces = f"{counted(len(found), 'file')}, {counted(len(parts), 'piece')}"
+    pieces = f"{counted(len(fragments), 'file')}, {counted(len(parts), 'piece')}"
     about = f"{asked.name}: {pieces}, {mib:.1f} MiB, in {counted(len(shared), 'split')}"
     shape = StructType([schema[key] for key in shown.names])
     return Source(spark, dataclasses.replace(read, splits=shared), shape, about)

@@ -27,63 +27,63 @@ def fragments(
     """Files as fragments, with the values of their directories in columns of these types."""
     import pyarrow.compute as pc
 
-    made = []
+    pairs = []
     for file in files:
-        known = pc.scalar(True)
+        expression = pc.scalar(True)
         for name, (_, value) in zip(types, file.values, strict=True):
             if value is None:
-                known = known & pc.field(name).is_null()
+                expression = expression & pc.field(name).is_null()
             else:
-                known = known & (pc.field(name) == value_of(value, types[name], name))
-        made.append((file, format.fragment(file.path, system, known)))
-    return made
+                expression = expression & (pc.field(name) == value_of(value, types[name], name))
+        pairs.append((file, format.fragment(file.path, system, expression)))
+    return pairs
 
 
 def pieces(
-    found: Sequence[tuple[File | None, Format, Any]], schema: pa.Schema, skipping: Skipping | None
+    files: Sequence[tuple[File | None, Format, Any]], schema: pa.Schema, skipping: Skipping | None
 ) -> list[Piece]:
     """The parts of files that may have rows which match: row groups, or a file as a whole."""
-    cut = len(found) <= MOST_FOOTERS
+    cut = len(files) <= MOST_FOOTERS
 
     def of(each: tuple[File | None, Format, Any]) -> list[Piece]:
         file, format, fragment = each
-        size, when, kept = (-1, -1, None) if file is None else (file.size, file.changed, file.kept)
+        size, when, mask = (-1, -1, None) if file is None else (file.size, file.changed, file.mask)
         checked = size if when >= 0 else -1
         if skipping is not None and skipping.skips(fragment.partition_expression):
             return []
-        whole = not cut or kept is not None
+        whole = not cut or mask is not None
         parts = [(fragment, 0, size)] if whole else format.split(fragment, size, schema, skipping)
-        return [Piece(format, part, rows, max(0, nbytes), checked, when, kept) for part, rows, nbytes in parts]
+        return [Piece(format, part, rows, max(0, nbytes), checked, when, mask) for part, rows, nbytes in parts]
 
     with ThreadPoolExecutor(READERS) as readers:
-        return [piece for made in readers.map(of, found) for piece in made]
+        return [piece for parts in readers.map(of, files) for piece in parts]
 
 
-def shared_out(found: Sequence[Piece], tasks: int) -> tuple[tuple[Piece, ...], ...]:
+def shared_out(pieces: Sequence[Piece], tasks: int) -> tuple[tuple[Piece, ...], ...]:
     """Distribute pieces over splits of at most about 128 MB, enough to keep all tasks busy; at least one split."""
-    total = sum(piece.nbytes for piece in found)
+    total = sum(piece.nbytes for piece in pieces)
     each = max(LEAST_BYTES, min(MOST_BYTES, -(-total // max(1, tasks))))
     splits: list[list[Piece]] = [[]]
-    held = 0
-    for piece in found:
+    nbytes = 0
+    for piece in pieces:
         # Round to the nearest: a split that is nearly full takes no more
-        if splits[-1] and held + piece.nbytes // 2 >= each:
+        if splits[-1] and nbytes + piece.nbytes // 2 >= each:
             splits.append([])
-            held = 0
+            nbytes = 0
         splits[-1].append(piece)
-        held += piece.nbytes
+        nbytes += piece.nbytes
     return tuple(tuple(_joined(split)) for split in splits)
 
 
 def _joined(split: list[Piece]) -> list[Piece]:
     """Join parts of one file into one piece, of which what the file tells of itself is read once."""
-    made: list[Piece] = []
+    pieces: list[Piece] = []
     for piece in split:
-        last = made[-1] if made else None
+        last = pieces[-1] if pieces else None
         both = last.format.joined(last.fragment, piece.fragment) if last and last.rows and piece.rows else None
         if last is None or both is None:
-            made.append(piece)
+            pieces.append(piece)
         else:
             rows, nbytes = last.rows + piece.rows, last.nbytes + piece.nbytes
-            made[-1] = Piece(piece.format, both, rows, nbytes, piece.size, piece.changed)
-    return made
+            pieces[-1] = Piece(piece.format, both, rows, nbytes, piece.size, piece.changed)
+    return pieces

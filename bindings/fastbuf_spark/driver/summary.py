@@ -88,14 +88,14 @@ class RunSummary:
 
     def __post_init__(self) -> None:
         # Not dataclass fields: code that converts a summary into plain data wants only figures
-        self._told: dict[tuple[str, int], Reports] = {}
+        self._reports: dict[tuple[str, int], Reports] = {}
         self._judged: tuple[float, Diagnosis] | None = None
 
     def tells(self, side: str, partition: int, stats: dict[str, Any]) -> None:
         """Stores a participant's figures so far; side: ``"producers"`` or ``"consumers"``."""
         getattr(self, side)[partition] = stats
         if "seconds" in stats:
-            self._told.setdefault((side, partition), Reports()).add(stats, time.monotonic())
+            self._reports.setdefault((side, partition), Reports()).add(stats, time.monotonic())
 
     @property
     def records_sent(self) -> int:
@@ -143,10 +143,10 @@ class RunSummary:
             now = time.monotonic()
             if self._judged is not None and now - self._judged[0] < JUDGE_S:
                 return self._judged[1]
-            told = dict(self._told)
+            so_far = dict(self._reports)
 
             def side(name: str) -> dict[int, Reports]:
-                return {partition: reports for (where, partition), reports in told.items() if where == name}
+                return {partition: reports for (where, partition), reports in so_far.items() if where == name}
 
             sides = Sides(side("producers"), side("consumers"), "producers", self.name)
             self._judged = now, verdicts({self.name: sides}, now)[self.name]

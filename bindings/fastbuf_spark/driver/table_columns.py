@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def check_types(schema: StructType, known: re.Pattern[str], kind: str, advice: str = "") -> None:
+def check_types(schema: StructType, pattern: re.Pattern[str], kind: str, advice: str = "") -> None:
     """SchemaError for columns whose types, that are not nested, are not these, by their names."""
     from pyspark.sql import types as T
 
     for field in schema.fields:
         for each in types_in(field.dataType):
             nested = isinstance(each, T.StructType | T.ArrayType | T.MapType)
-            if not nested and not known.fullmatch(each.simpleString()):
+            if not nested and not pattern.fullmatch(each.simpleString()):
                 raise SchemaError(
                     f"field {field.name!r} has Spark's type {field.dataType.simpleString()}, which {kind} does not "
                     f"have{advice}"

@@ -22,11 +22,11 @@ FIXED = {
 
 def codec(name: Any, whose: str = "compression") -> str:
     """The name of a compression, by any that Spark or Arrow has for it."""
-    told = str(name).lower()
-    told = ALIASES.get(told, told)
-    if told not in CODECS:
+    key = str(name).lower()
+    key = ALIASES.get(key, key)
+    if key not in CODECS:
         raise ConfigError(f"{whose} is {name!r}: it must be one of {', '.join(CODECS)}")
-    return told
+    return key
 
 
 def writing(spark: Any, compression: str | None, row_group_size: int | None) -> tuple[str, Limits]:

@@ -13,5 +13,5 @@ CLASSES = {"parquet": "Parquet", "csv": "Csv", "json": "Json", "ipc": "Ipc", "or
 
 def format_of(name: str, options: Mapping[str, str]) -> Format:
     """A format, as these options of a reader have it."""
-    made: type[Format] = getattr(import_module(f"{__name__}.{name}"), CLASSES[name])
-    return made.of(options)
+    kind: type[Format] = getattr(import_module(f"{__name__}.{name}"), CLASSES[name])
+    return kind.of(options)

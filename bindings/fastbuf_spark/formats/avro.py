@@ -85,14 +85,14 @@ class Avro(Format):
         import pyarrow as pa
         from pyspark.sql.types import StructType
 
-        made = StructType()
+        struct = StructType()
         with _opened(fragment) as blocks:
             for name, column in _columns(blocks, fragment.path).items():
                 if isinstance(column, SchemaError):
-                    made.add(refused(name, column))
+                    struct.add(refused(name, column))
                 else:
-                    made.add(of_arrow(pa.schema([(name, column.arrow)]))[0])
-        return made
+                    struct.add(of_arrow(pa.schema([(name, column.arrow)]))[0])
+        return struct
 
     def fields(self, fragment: Any) -> pa.Schema | None:
         import pyarrow as pa
@@ -107,25 +107,25 @@ class Avro(Format):
         import pyarrow as pa
         import pyarrow.dataset as ds
 
-        known = ds.get_partition_keys(fragment.partition_expression)
+        partition_keys = ds.get_partition_keys(fragment.partition_expression)
         with _opened(fragment) as blocks:
             columns = _columns(blocks, fragment.path)
             for name in names:
-                if name not in known and isinstance(error := columns.get(name), SchemaError):
+                if name not in partition_keys and isinstance(error := columns.get(name), SchemaError):
                     raise error
             records = _records(blocks, fragment.path)
             while taken := list(islice(records, BLOCK_ROWS)):
-                made = []
+                arrays = []
                 for name in names:
                     kind, column = schema.field(name).type, columns.get(name)
-                    if name in known:
-                        made.append(pa.repeat(pa.scalar(known[name], kind), len(taken)))
+                    if name in partition_keys:
+                        arrays.append(pa.repeat(pa.scalar(partition_keys[name], kind), len(taken)))
                     elif isinstance(column, Column):
                         values = [column.convert(record[name]) for record in taken]
-                        made.append(pa.array(values, column.arrow).cast(kind))
+                        arrays.append(pa.array(values, column.arrow).cast(kind))
                     else:
-                        made.append(pa.nulls(len(taken), kind))
-                yield pa.RecordBatch.from_arrays(made, list(names))
+                        arrays.append(pa.nulls(len(taken), kind))
+                yield pa.RecordBatch.from_arrays(arrays, list(names))
 
 
 @contextmanager
@@ -163,22 +163,22 @@ def _plain(kind: Any) -> Any:
 def _columns(blocks: Any, path: str) -> dict[str, Column | SchemaError]:
     """The columns of a file, or why one is not read."""
     schema = blocks.writer_schema
-    made: dict[str, Column | SchemaError] = {}
+    columns: dict[str, Column | SchemaError] = {}
     named: dict[str, Column | None] = {}
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise SchemaMismatch(f"{path} has values that are no records, but {json.dumps(schema):.100}")
     for field in schema["fields"]:
-        name, told = field["name"], json.dumps(field["type"])
+        name, text = field["name"], json.dumps(field["type"])
         try:
-            made[name] = _column(field["type"], named)
-            if LEGACY in blocks.metadata and re.search(r'"(date|timestamp-m)', told):
+            columns[name] = _column(field["type"], named)
+            if LEGACY in blocks.metadata and re.search(r'"(date|timestamp-m)', text):
                 raise SchemaError("its days may be of the calendar used before Spark 3, which only Spark converts")
         except SchemaError as error:
-            made[name] = SchemaError(
-                f"{path}: column {name!r} has Avro's type {told:.200}: {error}; leave it out (columns=), or use "
+            columns[name] = SchemaError(
+                f"{path}: column {name!r} has Avro's type {text:.200}: {error}; leave it out (columns=), or use "
                 "Spark's reader"
             )
-    return made
+    return columns
 
 
 def _column(kind: Any, named: dict[str, Column | None]) -> Column:
@@ -198,10 +198,10 @@ def _column(kind: Any, named: dict[str, Column | None]) -> Column:
             raise SchemaError("it is a union, of which Spark makes a struct")
         return _column(wider or left[0], named)
     if isinstance(kind, str) and kind not in _PLAIN:
-        known = named.get(kind)
-        if known is None:
+        column = named.get(kind)
+        if column is None:
             raise SchemaError("it has itself in it" if kind in named else "Spark has no values of it")
-        return known
+        return column
     whole: dict[str, Any] = {"type": kind} if isinstance(kind, str) else kind
     base, logical = whole["type"], whole.get("logicalType")
     if not isinstance(base, str) or (base not in _PLAIN and base not in _NESTED):
@@ -210,27 +210,27 @@ def _column(kind: Any, named: dict[str, Column | None]) -> Column:
         raise SchemaError(f"Spark wrote {whole[CATALYST]} so")
     if base == "array":
         item = _column(whole["items"], named)
-        made = Column(pa.list_(item.arrow), _each(item.convert))
+        column = Column(pa.list_(item.arrow), _each(item.convert))
     elif base == "map":
         value = _column(whole["values"], named)
-        made = Column(pa.map_(pa.string(), value.arrow), _pairs(value.convert))
+        column = Column(pa.map_(pa.string(), value.arrow), _pairs(value.convert))
     elif base == "record":
         named[whole["name"]] = None
         fields = {field["name"]: _column(field["type"], named) for field in whole["fields"]}
         shape = pa.struct([(name, field.arrow) for name, field in fields.items()])
-        made = Column(shape, _struct({name: field.convert for name, field in fields.items()}))
+        column = Column(shape, _struct({name: field.convert for name, field in fields.items()}))
     elif logical == "decimal":
         digits, scale = whole["precision"], whole.get("scale", 0)
         if digits > MOST_DIGITS:
             raise SchemaError(f"Spark's decimals have {MOST_DIGITS} digits at most")
-        made = Column(pa.decimal128(digits, scale), _decimal(scale))
+        column = Column(pa.decimal128(digits, scale), _decimal(scale))
     elif logical is None or (base, logical) in _LOGICAL:
-        made = Column(_arrow(_PLAIN[base] if logical is None else _LOGICAL[base, logical]))
+        column = Column(_arrow(_PLAIN[base] if logical is None else _LOGICAL[base, logical]))
     else:
         raise SchemaError("what Spark reads of it depends on its version")
     if "name" in whole:
-        named[whole["name"]] = made
-    return made
+        named[whole["name"]] = column
+    return column
 
 
 def _arrow(name: str) -> pa.DataType:

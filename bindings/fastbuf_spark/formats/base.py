@@ -75,7 +75,7 @@ class Format:
     def check_files(self, files: Sequence[File]) -> None:
         """Raise an error if one of these files is not read."""
 
-    def placed(self, asked: Asked, schema: StructType) -> Self:
+    def with_columns(self, asked: Asked, schema: StructType) -> Self:
         """The format of files that have these columns."""
         return self
 
@@ -114,11 +114,11 @@ class Format:
         assert fields is not None
         return of_arrow(fields)
 
-    def fragment(self, path: str, system: Any, known: Any = None) -> Any:
-        """A file; ``known``: an expression that is true of all its rows."""
+    def fragment(self, path: str, system: Any, expression: Any = None) -> Any:
+        """A file; ``expression``: an expression that is true of all its rows."""
         import pyarrow.compute as pc
 
-        return Fragment(path, system, pc.scalar(True) if known is None else known)
+        return Fragment(path, system, pc.scalar(True) if expression is None else expression)
 
     def split(
         self, fragment: Any, size: int, schema: pa.Schema, skipping: Skipping | None
@@ -196,8 +196,8 @@ class Scanned(Format):
         """That class, with its settings."""
         raise NotImplementedError
 
-    def fragment(self, path: str, system: Any, known: Any = None) -> Any:
-        return self.layout().make_fragment(path, system, partition_expression=known)
+    def fragment(self, path: str, system: Any, expression: Any = None) -> Any:
+        return self.layout().make_fragment(path, system, partition_expression=expression)
 
     def fields(self, fragment: Any) -> pa.Schema | None:
         return fragment.physical_schema
@@ -211,8 +211,8 @@ class Scanned(Format):
         columns: Any = list(names)
         if skipping is not None:
             # Told as a column: as a filter it would leave out row groups by bounds, beside which floats may be NaN
-            kept = max(["kept", *schema.names], key=len) + "?"
-            columns = {name: pc.field(name) for name in names} | {kept: skipping.filter}
+            flag = max(["kept", *schema.names], key=len) + "?"
+            columns = {name: pc.field(name) for name in names} | {flag: skipping.filter}
         scanner = ds.Scanner.from_fragment(
             fragment,
             schema=schema,
@@ -224,7 +224,7 @@ class Scanned(Format):
             use_threads=False,
         )
         for batch in scanner.to_batches():
-            yield batch if skipping is None else batch.select(list(names)).filter(batch.column(kept))
+            yield batch if skipping is None else batch.select(list(names)).filter(batch.column(flag))
 
 
 class OfDataset(Scanned):

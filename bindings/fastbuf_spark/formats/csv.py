@@ -78,7 +78,7 @@ class Csv(Lines):
         header, null = is_true(options, "header"), options.get("nullValue", "")
         return cls(text_of(options), (), header, sep, escape is not None, quote, comment, null, blank)
 
-    def placed(self, asked: Asked, schema: StructType) -> Self:
+    def with_columns(self, asked: Asked, schema: StructType) -> Self:
         return replace(self, names=tuple(schema.names))
 
     def schema(self, asked: Asked, system: Any, paths: Sequence[str], files: Sequence[File]) -> StructType:
@@ -176,9 +176,9 @@ class Csv(Lines):
     def _rows(self, block: bytes) -> Iterator[bytes]:
         """The rows with the ends of their lines, up to one that is not whole."""
         row, end = self._forms[0], 0
-        while found := row.match(block, end):
-            yield found[0]
-            end = found.end()
+        while match := row.match(block, end):
+            yield match[0]
+            end = match.end()
 
     def check_ends(self, block: bytes, ends: bytes, path: str) -> None:
         """SchemaMismatch if rows end in several ways where Spark takes one way alone, as it does with ``multiLine``."""
@@ -197,8 +197,8 @@ class Csv(Lines):
         while not end:
             text = len(block) - len(block[begin:].lstrip(self.blank))
             begin = max(block.rfind(b"\n", begin, text), block.rfind(b"\r", begin, text), begin - 1) + 1
-            found = LINE_BREAK.search(block, text)
-            end = found.end() if found else len(block)
+            match = LINE_BREAK.search(block, text)
+            end = match.end() if match else len(block)
             if self.comment and block.startswith(self.comment.encode(), begin) and end < len(block):
                 begin, end = end, 0
         if self.quote and self.quote.encode() in block[begin:end]:  # a value may have line breaks in it
@@ -240,7 +240,7 @@ class Csv(Lines):
         if block.startswith(BOM):  # it is no mark there, and Arrow would leave it out
             block = BOM + block
         places = [self.names.index(field.name) for field in fields]
-        made = csv.read_csv(
+        table = csv.read_csv(
             pa.BufferReader(block),
             csv.ReadOptions(
                 column_names=[str(i) for i in range(len(self.names))], block_size=len(block) + 1, use_threads=False
@@ -260,8 +260,8 @@ class Csv(Lines):
             ),
         )
         if not places:
-            return made
-        columns = [_without(column, self.null) if self.null else column for column in made.columns]
+            return table
+        columns = [_without(column, self.null) if self.null else column for column in table.columns]
         return pa.table(columns, fields.names)
 
 

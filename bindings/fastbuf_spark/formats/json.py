@@ -52,7 +52,7 @@ class Json(Lines):
                     loads(line)  # Arrow's parser would end the process at a null that is in no object
         read = json.ReadOptions(block_size=len(block) + 1, use_threads=False)
         parse = json.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore")
-        made = json.read_json(pa.BufferReader(block), read, parse)
-        if made.num_rows != number:
+        table = json.read_json(pa.BufferReader(block), read, parse)
+        if table.num_rows != number:
             raise pa.ArrowInvalid("a line has several JSON objects, or an object several lines")
-        return made.select(fields.names)
+        return table.select(fields.names)

@@ -127,20 +127,20 @@ class Lines(Format):
         import pyarrow as pa
         import pyarrow.dataset as ds
 
-        known = ds.get_partition_keys(fragment.partition_expression)
-        fields = pa.schema([field for field in schema if field.name not in known])
+        partition_keys = ds.get_partition_keys(fragment.partition_expression)
+        fields = pa.schema([field for field in schema if field.name not in partition_keys])
         with fragment.filesystem.open_input_stream(fragment.path) as stream:
             for block in self.bodies(self.blocks(stream, fragment.path), fragment.path):
                 try:
                     check_utf8(block)
-                    made = self.table(block, fields)
+                    table = self.table(block, fields)
                 except (pa.ArrowInvalid, ValueError) as error:
                     said = re.sub(r" Row #\d+:| in row \d+", "", str(error))  # counted from the block's beginning
                     raise SchemaMismatch(f"{fragment.path}: {said}") from error
-                for part in made.to_batches(rows):
+                for part in table.to_batches(rows):
                     columns = [
-                        pa.repeat(pa.scalar(known[name], schema.field(name).type), part.num_rows)
-                        if name in known
+                        pa.repeat(pa.scalar(partition_keys[name], schema.field(name).type), part.num_rows)
+                        if name in partition_keys
                         else part.column(name)
                         for name in names
                     ]
@@ -198,8 +198,8 @@ def check_utf8(text: bytes) -> None:
 
 def line_break(block: bytes) -> bytes:
     r"""How the lines of a file end, by its first block.  Spark reads a line break of this kind in quotes as ``\n``."""
-    found = LINE_BREAK.search(block)
-    return found[0] if found else b"\n"
+    match = LINE_BREAK.search(block)
+    return match[0] if match else b"\n"
 
 
 def line_end(block: bytes) -> int:

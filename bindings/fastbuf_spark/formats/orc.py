@@ -46,7 +46,7 @@ class Orc(Scanned):
 
         return ds.OrcFileFormat()
 
-    def placed(self, asked: Asked, schema: StructType) -> Self:
+    def with_columns(self, asked: Asked, schema: StructType) -> Self:
         from pyspark.sql.types import TimestampType
 
         names = schema.names if asked.columns is None else [*asked.columns]
@@ -67,14 +67,14 @@ class Orc(Scanned):
         from pyspark.errors import PySparkException
         from pyspark.sql.types import StructType
 
-        made = StructType()
+        struct = StructType()
         for field in fragment.physical_schema:
             try:
-                made.add(field.name, _spark_type(field), True)
+                struct.add(field.name, _spark_type(field), True)
             except (SchemaError, PySparkException) as error:
                 said = f"{fragment.path}: column {field.name!r} has ORC's type {field.type}: {error}; leave it out"
-                made.add(refused(field.name, SchemaError(f"{said} (columns=)")))
-        return made
+                struct.add(refused(field.name, SchemaError(f"{said} (columns=)")))
+        return struct
 
     def fields(self, fragment: Any) -> pa.Schema | None:
         import pyarrow as pa
@@ -95,8 +95,8 @@ class Orc(Scanned):
     ) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        told = {field.name for field in schema if pa.types.is_timestamp(field.type) and field.type.tz is not None}
-        clocks = told & {field.name for field in fragment.physical_schema if _is_clock(field.type)}
+        zoned = {field.name for field in schema if pa.types.is_timestamp(field.type) and field.type.tz is not None}
+        clocks = zoned & {field.name for field in fragment.physical_schema if _is_clock(field.type)}
         if self.zone in UTC:
             clocks = set()
         local = [field.with_type(pa.timestamp("us")) if field.name in clocks else field for field in schema]
@@ -157,25 +157,25 @@ def _spark_type(field: pa.Field) -> DataType:
         return T.MapType(_spark_type(kind.key_field), _spark_type(kind.item_field))
     if pa.types.is_list(kind):
         return T.ArrayType(_spark_type(kind.value_field))
-    made = of_arrow(pa.schema([field]))[0]
-    if isinstance(made.dataType, T.NullType):
+    spark_field = of_arrow(pa.schema([field]))[0]
+    if isinstance(spark_field.dataType, T.NullType):
         raise SchemaError("Spark does not read it")
-    return made.dataType
+    return spark_field.dataType
 
 
 def _shown(field: pa.Field) -> pa.Field:
     """The field with the type of its values, where Spark has written them as numbers, at any depth."""
     import pyarrow as pa
 
-    kind, told = field.type, (field.metadata or {}).get(CATALYST, b"")
+    kind, catalyst = field.type, (field.metadata or {}).get(CATALYST, b"")
     if pa.types.is_struct(kind):
         kind = pa.struct([_shown(each) for each in kind])
     elif pa.types.is_map(kind):
         kind = pa.map_(_shown(kind.key_field), _shown(kind.item_field))
     elif pa.types.is_list(kind):
         kind = pa.list_(_shown(kind.value_field))
-    elif told == b"timestamp_ntz":
+    elif catalyst == b"timestamp_ntz":
         kind = pa.timestamp("us")
-    elif told.startswith(b"interval day"):
+    elif catalyst.startswith(b"interval day"):
         kind = pa.duration("us")
     return field.with_type(kind)

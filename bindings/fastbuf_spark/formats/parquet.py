@@ -43,11 +43,11 @@ class Parquet(Scanned):
         """A summary, if there is one, counts first; where schemas are merged, last, or alone."""
         from fastbuf_spark.driver.files import summaries
 
-        found = summaries(system, paths)
+        summary_files = summaries(system, paths)
         if not asked.is_set("mergeSchema"):
-            return [*found, *files]
+            return [*summary_files, *files]
         only = [] if asked.is_set("parquet.respectSummaryFiles") else files
-        return [*only, *reversed(found)]
+        return [*only, *reversed(summary_files)]
 
     def schema_of(self, asked: Asked, fragment: Any) -> StructType:
         fragment.ensure_complete_metadata()
@@ -66,14 +66,14 @@ class Parquet(Scanned):
         if has_ids and not in_file(schema, fragment, list(fragment.physical_schema)).equals(schema):
             skipping = None  # names in a table's old files may be those of other columns now
         wanted = {name.casefold() for name in schema.names}  # an estimate, so a name in another case may count
-        made = []
+        pieces = []
         for part in row_groups(fragment, schema, skipping):
             about = fragment.metadata.row_group(part.row_groups[0].id)
             columns = (about.column(i) for i in range(about.num_columns))
             tops = ((column, column.path_in_schema.partition(".")[0].casefold()) for column in columns)
             used = sum(column.total_uncompressed_size for column, top in tops if top in wanted)
-            made.append((part, about.num_rows, used))
-        return made
+            pieces.append((part, about.num_rows, used))
+        return pieces
 
     def joined(self, one: Any, other: Any) -> Any:
         """Later row groups of the same file: a path may be of two file systems, or be given twice."""
@@ -82,8 +82,8 @@ class Parquet(Scanned):
         ids = [group.id for part in (one, other) for group in part.row_groups]
         if ids != sorted(set(ids)):
             return None
-        known = other.partition_expression
-        return other.format.make_fragment(other.path, other.filesystem, partition_expression=known, row_groups=ids)
+        expression = other.partition_expression
+        return other.format.make_fragment(other.path, other.filesystem, partition_expression=expression, row_groups=ids)
 
     def check_fragment(self, fragment: Any, fields: pa.Schema | None, schema: pa.Schema) -> None:
         check_calendar(fragment, schema)
@@ -101,25 +101,25 @@ def row_groups(fragment: Any, schema: pa.Schema, skipping: Skipping | None) -> l
     sink = pa.BufferOutputStream()
     fragment.metadata.write_metadata_file(sink)
     footer = sink.getvalue()
-    kept: set[int] = set()
+    ids: set[int] = set()
     for case in skipping.cases:
         # Bounds leave NaN out, so a row group is looked at once more for rows that have it
-        known = reduce(and_, case.values(), fragment.partition_expression)
-        told = fragment.format.make_fragment(pa.BufferReader(footer), partition_expression=known)
+        expression = reduce(and_, case.values(), fragment.partition_expression)
+        stub = fragment.format.make_fragment(pa.BufferReader(footer), partition_expression=expression)
         try:
-            kept.update(part.row_groups[0].id for part in told.split_by_row_group(skipping.filter, schema=schema))
+            ids.update(part.row_groups[0].id for part in stub.split_by_row_group(skipping.filter, schema=schema))
         except pa.ArrowInvalid:  # the filter has no value of NaN: reading tells it, if there is one
             return list(parts)
-    return [part for part in parts if part.row_groups[0].id in kept]
+    return [part for part in parts if part.row_groups[0].id in ids]
 
 
 def check_calendar(fragment: Any, schema: pa.Schema) -> None:
     """SchemaError if a Parquet file has dates or times before 1582 in the Julian calendar: Spark converts them."""
     from pyarrow import types
 
-    told = fragment.metadata.metadata or {}
-    version = told.get(SPARK_VERSION, b"").decode()
-    legacy = any(key in told for key in LEGACY) or version.startswith(("1.", "2."))
+    key_values = fragment.metadata.metadata or {}
+    version = key_values.get(SPARK_VERSION, b"").decode()
+    legacy = any(key in key_values for key in LEGACY) or version.startswith(("1.", "2."))
     if legacy and any(_has(field, lambda each: types.is_temporal(each.type)) for field in schema):
         raise SchemaError(
             f"{fragment.path} has dates in the calendar used before Spark 3 ({version or 'legacy'}): only Spark "
@@ -164,18 +164,18 @@ def parquet_schema(metadata: Any, arrow: pa.Schema, path: str, ntz: bool, texts:
     """
     from pyspark.sql.types import StructType
 
-    told = metadata.metadata or {}
-    if ROW_METADATA in told:
-        return nullable(StructType.fromJson(json.loads(told[ROW_METADATA])))
+    key_values = metadata.metadata or {}
+    if ROW_METADATA in key_values:
+        return nullable(StructType.fromJson(json.loads(key_values[ROW_METADATA])))
     leaves = (metadata.schema.column(i) for i in range(metadata.num_columns))
-    made = StructType()
+    struct = StructType()
     for field in arrow:
         below = [next(leaves) for _ in range(_leaves(field.type))]
         try:
-            made.add(field.name, _spark_type(field.type, iter(below), path, ntz, texts), True)
+            struct.add(field.name, _spark_type(field.type, iter(below), path, ntz, texts), True)
         except SchemaError as error:
-            made.add(refused(field.name, error))
-    return made
+            struct.add(refused(field.name, error))
+    return struct
 
 
 def _leaves(kind: pa.DataType) -> int:
@@ -244,7 +244,7 @@ def _leaf(leaf: Any, path: str, ntz: bool, texts: bool) -> DataType:
         "BYTE_ARRAY": T.StringType if texts else T.BinaryType,
         "FIXED_LEN_BYTE_ARRAY": T.BinaryType,
     }
-    known: dict[str, type[DataType]] = {
+    types: dict[str, type[DataType]] = {
         "String": T.StringType,
         "Enum": T.StringType,
         "JSON": T.StringType,
@@ -253,8 +253,8 @@ def _leaf(leaf: Any, path: str, ntz: bool, texts: bool) -> DataType:
         "Null": T.IntegerType,
         "None": plain.get(physical, T.NullType),
     }
-    if name in known and known[name] is not T.NullType:
-        return known[name]()
+    if name in types and types[name] is not T.NullType:
+        return types[name]()
     raise SchemaError(
         f"{path}: column {leaf.path!r} has Parquet's type {physical} ({leaf.logical_type}), which Spark does not read "
         "either; leave it out (columns=), or read the files by pyarrow in a function of your own"

@@ -96,6 +96,6 @@ def files_source(
     asked, shape = Asked(spark, "stream_files", path, None, None, options=settings), struct_type(schema)
     kind = format_of(format, settings)
     kind.check(asked, shape)
-    kind = kind.placed(asked, shape)
+    kind = kind.with_columns(asked, shape)
     read = listed_source(asked, kind, None, [], shape).read  # of no files, as there may be none yet
     return FilesSource(str(path), kind, shape, read, settings, max_age_s, bounded)

@@ -35,7 +35,7 @@ class DeltaWrite(Write):
             for key, is_zoned in zip(keys, zoned, strict=True)
         ]
 
-    def told(self, footer: Any) -> str:
+    def details(self, footer: Any) -> str:
         return json.dumps(statistics(footer, self.schema))
 
 

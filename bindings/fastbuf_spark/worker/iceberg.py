@@ -40,7 +40,7 @@ class IcebergWrite(Write):
     def _folder(self, values: list[tuple[str, Any]]) -> str:
         return "".join(f"{quote(name, safe='')}={quote(text_of(value), safe='')}/" for name, value in values)
 
-    def told(self, footer: Any) -> str:
+    def details(self, footer: Any) -> str:
         import pyarrow as pa
 
         sink = pa.BufferOutputStream()
@@ -79,8 +79,8 @@ def transformed(values: pa.Array, how: Any) -> pa.Array:
     if how not in TIMES:
         return how(values)
     counts = values.fill_null(0).to_numpy().astype("int64").view(f"datetime64[{unit}]")
-    made = counts.astype(f"datetime64[{TIMES[how]}]").astype("int64").astype("int32")
-    return pa.array(made, mask=values.is_null().to_numpy(zero_copy_only=False))
+    periods = counts.astype(f"datetime64[{TIMES[how]}]").astype("int64").astype("int32")
+    return pa.array(periods, mask=values.is_null().to_numpy(zero_copy_only=False))
 
 
 def text_of(value: Any) -> str:

@@ -37,7 +37,7 @@ class Piece:
         Rows (0: unknown), and bytes of the requested columns.
     size, changed
         Size and modification time of the file when the driver listed it; -1: not checked.
-    kept
+    mask
         Whether each of the first rows of the file is to be read, as an Arrow array; the others are.  None: all are.
     """
 
@@ -47,7 +47,7 @@ class Piece:
     nbytes: int
     size: int = -1
     changed: int = -1
-    kept: Any = None
+    mask: Any = None
 
     def check(self) -> None:
         """Check that the file is still the one that the driver listed: the plan is not valid for another one.
@@ -131,7 +131,7 @@ class Read:
         format.check_fragment(piece.fragment, fields, files)
         renamed = not files.equals(self.files)
         # Filters have the users' names, and their types
-        late = renamed or bool(self.texts) or piece.kept is not None or not format.filters
+        late = renamed or bool(self.texts) or piece.mask is not None or not format.filters
         parts = [piece.fragment]
         if late:
             skipping = None
@@ -141,15 +141,15 @@ class Read:
         for part in parts:
             batches = format.read(part, files, names, skipping, rows)
             with with_path(part.path):
-                for batch in batches if piece.kept is None else _without_rows(batches, piece.kept):
+                for batch in batches if piece.mask is None else _without_rows(batches, piece.mask):
                     if renamed:
                         batch = _with_names(batch, self.files)
                     if late:
-                        batch = self._told(batch, piece)
+                        batch = self._converted(batch, piece)
                     if batch.num_rows:
                         yield conform(batch, self.shown, part.path)
 
-    def _told(self, batch: pa.RecordBatch, piece: Piece) -> pa.RecordBatch:
+    def _converted(self, batch: pa.RecordBatch, piece: Piece) -> pa.RecordBatch:
         for field in self.texts:
             at = batch.schema.get_field_index(field.name)
             pattern = piece.format.pattern(field.type)
@@ -163,16 +163,16 @@ class Read:
         return batch.select(self.shown.names)
 
 
-def _without_rows(batches: Iterable[pa.RecordBatch], kept: pa.Array) -> Iterator[pa.RecordBatch]:
+def _without_rows(batches: Iterable[pa.RecordBatch], mask: pa.Array) -> Iterator[pa.RecordBatch]:
     """The rows of a whole file, in order, without those that are not kept."""
     import pyarrow as pa
 
     start = 0
     for batch in batches:
-        mask = kept.slice(start, batch.num_rows)
-        rest = pa.array([True] * (batch.num_rows - len(mask)), pa.bool_())
+        part = mask.slice(start, batch.num_rows)
+        rest = pa.array([True] * (batch.num_rows - len(part)), pa.bool_())
         start += batch.num_rows
-        yield batch.filter(pa.concat_arrays([mask, rest]))
+        yield batch.filter(pa.concat_arrays([part, rest]))
 
 
 def in_file(wanted: pa.Schema, fragment: Any, theirs: list[pa.Field]) -> pa.Schema:
@@ -191,12 +191,12 @@ def in_file(wanted: pa.Schema, fragment: Any, theirs: list[pa.Field]) -> pa.Sche
     has_ids = any(FIELD_ID in (field.metadata or {}) for field in theirs)
 
     def by_id(field: pa.Field, theirs: list[pa.Field]) -> pa.Field | None:
-        told = field.metadata
+        metadata = field.metadata
         if has_ids:
-            return next((each for each in theirs if (each.metadata or {}).get(FIELD_ID) == told[FIELD_ID]), None)
-        if NAMES not in told:
+            return next((each for each in theirs if (each.metadata or {}).get(FIELD_ID) == metadata[FIELD_ID]), None)
+        if NAMES not in metadata:
             raise SchemaMismatch(f"{fragment.path} has no ids of its columns, and the table no names for them")
-        return next((each for each in theirs if each.name in json.loads(told[NAMES])), None)
+        return next((each for each in theirs if each.name in json.loads(metadata[NAMES])), None)
 
     def by_name(field: pa.Field, theirs: list[pa.Field]) -> pa.Field | None:
         alike = [each for each in theirs if each.name.casefold() == field.name.casefold()]

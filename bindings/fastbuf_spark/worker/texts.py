@@ -90,6 +90,6 @@ def _instants(texts: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     # A date without time ends like an offset
     with_zone = pc.and_(with_zone, pc.match_substring_regex(texts, r"\d:\d{2}"))
     nothing = pa.scalar(None, texts.type)
-    told = pc.if_else(with_zone, texts, nothing).cast(pa.timestamp("us", tz="UTC")).cast(kind)
+    zoned = pc.if_else(with_zone, texts, nothing).cast(pa.timestamp("us", tz="UTC")).cast(kind)
     local = pc.if_else(with_zone, nothing, texts).cast(pa.timestamp("us"))
-    return pc.coalesce(told, instants(local, zone).cast(kind))
+    return pc.coalesce(zoned, instants(local, zone).cast(kind))

@@ -26,7 +26,7 @@ NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 #: Characters that Spark writes as %XX in names of directories.
 _ESCAPED = frozenset([chr(i) for i in range(1, 32)] + list("\x7f\"#%'*/:=?\\{[]^"))
 MOST_OPEN = 64  #: open files of a task; beyond this the least recently written one is closed
-REPORT = "attempt string, path string, rows long, bytes long, told string"
+REPORT = "attempt string, path string, rows long, bytes long, details string"
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,13 @@ class Write:
         except BaseException:
             attempt.abandon()
             raise
-        names = ("attempt", "path", "rows", "bytes", "told")
+        names = ("attempt", "path", "rows", "bytes", "details")
         columns = zip(*written, strict=True) if written else ((),) * len(names)
         types = (pa.string(), pa.string(), pa.int64(), pa.int64(), pa.string())
         arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, names=list(names))
 
-    def told(self, footer: Any) -> str:
+    def details(self, footer: Any) -> str:
         """What else is reported of a file, by its footer."""
         return ""
 
@@ -96,7 +96,7 @@ class Write:
         return folder_of(values)
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """The rows for each directory, with the columns that are stored in files."""
+        """The rows for each directory, with the columns that are data in files."""
         import numpy as np
         import pyarrow as pa
 
@@ -104,21 +104,21 @@ class Write:
             batch.column(at) if batch.column(at).type == field.type else batch.column(at).cast(field.type)
             for at, field in zip(self.columns, self.schema, strict=True)
         ]
-        made = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        data = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         if not self.by:
-            yield "", made
+            yield "", data
             return
         keys = self._keys(batch)
         # The two zeros are equal, and name two directories
         signs = [_is_minus_zero(key) for key in keys if pa.types.is_floating(key.type)]
-        found, bound = codes([*keys, *signs], batch.num_rows)
-        order = sorting(found, bound)
+        numbers, bound = codes([*keys, *signs], batch.num_rows)
+        order = sorting(numbers, bound)
         if order is None:
             order = np.arange(batch.num_rows)
-        for start, stop in pairwise([*starts(found[order]), batch.num_rows]):
+        for start, stop in pairwise([*starts(numbers[order]), batch.num_rows]):
             rows = order[start:stop]
             values = [(name, _value(column[int(rows[0])])) for (name, _), column in zip(self.by, keys, strict=True)]
-            yield self._folder(values), made if len(rows) == batch.num_rows else made.take(pa.array(rows))
+            yield self._folder(values), data if len(rows) == batch.num_rows else data.take(pa.array(rows))
 
 
 def folder_of(values: Iterable[tuple[str, Any]]) -> str:
@@ -182,7 +182,7 @@ class Attempt:
         self._number = serving.partition()
         self._files: dict[str, _File] = {}
         self._count = 0
-        self._held = 0
+        self._nbytes = 0
         self._done: list[tuple[str, str, int, int, str]] = []
 
     def add(self, folder: str, part: pa.RecordBatch) -> None:
@@ -204,10 +204,10 @@ class Attempt:
         file = self._files.get(folder)
         if file is None:
             file = self._files[folder] = self._open(folder)
-        self._held += file.hold(part)
+        self._nbytes += file.hold(part)
         if file.nbytes >= limits.group_bytes or file.rows >= limits.group_rows:
             self._flush(file)
-        while self._held > self._write.memory_bytes:
+        while self._nbytes > self._write.memory_bytes:
             self._flush(max(self._files.values(), key=lambda each: each.nbytes))
 
     def close(self) -> list[tuple[str, str, int, int, str]]:
@@ -230,13 +230,13 @@ class Attempt:
         opened = [each.folder for each in self._files.values() if each.is_open]
         if len(opened) >= MOST_OPEN and not file.is_open:
             self._close(opened[0])
-        self._held -= file.flush()
+        self._nbytes -= file.flush()
         # Move it to the end of the dict: the first of the open ones is the least recently written one
         self._files[file.folder] = self._files.pop(file.folder)
 
     def _close(self, folder: str) -> None:
         file = self._files[folder]
-        self._held -= file.flush()
+        self._nbytes -= file.flush()
         self._done.append(file.close())
         del self._files[folder]
 
@@ -249,7 +249,7 @@ class _File:
         self._attempt = attempt
         self.folder = folder
         self._path = folder + name
-        self._held: list[pa.Buffer] = []
+        self._buffers: list[pa.Buffer] = []
         self.rows = self.nbytes = self._written = 0
         self._writer: Any = None
         self._sink: Any = None
@@ -267,20 +267,20 @@ class _File:
         # A copy: its rows may be few of a large batch, or in memory that a function goes on writing to
         copied = part.serialize()
         used = int(copied.size)
-        self._held.append(copied)
+        self._buffers.append(copied)
         self.rows += part.num_rows
         self.nbytes += used
         return used
 
     def flush(self) -> int:
         """Write the held rows as a row group; returns their bytes."""
-        if not self._held:
+        if not self._buffers:
             return 0
         with refusals(self._write.folder, self.folder):
             self._flush()
         used = self.nbytes
         self._written += self.rows
-        self._held, self.rows, self.nbytes = [], 0, 0
+        self._buffers, self.rows, self.nbytes = [], 0, 0
         return used
 
     def _flush(self) -> None:
@@ -295,9 +295,9 @@ class _File:
                 below += f"/{name}"
                 write.system.create_dir(below, recursive=False)
             self._sink = write.system.open_output_stream(f"{write.folder}/{self._attempt}/{self._path}")
-            told = {**write.parquet, "compression": write.compression, "metadata_collector": self._footers}
-            self._writer = pq.ParquetWriter(self._sink, write.schema, **told)
-        batches = [pa.ipc.read_record_batch(copied, write.schema) for copied in self._held]
+            options = {**write.parquet, "compression": write.compression, "metadata_collector": self._footers}
+            self._writer = pq.ParquetWriter(self._sink, write.schema, **options)
+        batches = [pa.ipc.read_record_batch(copied, write.schema) for copied in self._buffers]
         self._writer.write_table(pa.Table.from_batches(batches), row_group_size=write.limits.group_rows)
 
     def close(self) -> tuple[str, str, int, int, str]:
@@ -305,10 +305,10 @@ class _File:
             self._writer.close()
             size = int(self._sink.tell())
             self._sink.close()
-        return self._attempt, self._path, self.all_rows, size, self._write.told(self._footers[0])
+        return self._attempt, self._path, self.all_rows, size, self._write.details(self._footers[0])
 
     def abandon(self) -> None:
-        self._held = []
+        self._buffers = []
         if self._sink is not None:
             self._sink.close()
 

@@ -110,5 +110,5 @@ def test_slots_of_blocking_exchanges_do_not_read_as_one_task_after_the_other(sha
     plan = Plan(session(), ShuffleConf(), 1, shared)
     plan.slots = 4
     assert "slots   as many of 4 as a stage has tasks; no exchange holds some from beginning to end" in plan.text()
-    plan.held = 1
+    plan.held_slots = 1
     assert f"slots   {3 if shared else 2} at the same time" in plan.text()
