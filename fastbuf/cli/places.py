@@ -45,8 +45,8 @@ class Place:
             There is no such file system, or the URI has credentials in it.
         """
         where = text.removeprefix(DELTA)
-        made = cls(where, where != text)
-        return made if made.is_delta else cls(where, made.has(LOG))
+        place = cls(where, where != text)
+        return place if place.is_delta else cls(where, place.has(LOG))
 
     @property
     def path(self) -> Path | None:
@@ -67,9 +67,9 @@ class Place:
         if self.path is not None:
             return (self.path / name).is_dir() if name else self.path.exists()
         system, path = self.files()
-        found = system.get_file_info(f"{path.rstrip('/')}/{name}" if name else path)
-        if name or found.type != fs.FileType.NotFound:
-            return bool(found.type == fs.FileType.Directory if name else True)
+        info = system.get_file_info(f"{path.rstrip('/')}/{name}" if name else path)
+        if name or info.type != fs.FileType.NotFound:
+            return bool(info.type == fs.FileType.Directory if name else True)
         return bool(system.get_file_info(fs.FileSelector(path, allow_not_found=True)))
 
     def columns(self) -> list[str]:

@@ -38,7 +38,7 @@ def run(console: Console, **options: Any) -> int:
         given["port_min"], given["port_max"] = options["ports"]
     rates, where = _rates(options)
     where["descriptors"] = "given" if options["descriptors"] else "this process's (ulimit -n)"
-    made = estimate(
+    plan = estimate(
         cluster,
         nbytes,
         options["map_tasks"] or -(-nbytes // FILE_BYTES),
@@ -50,50 +50,50 @@ def run(console: Console, **options: Any) -> int:
         options["driver_memory"],
     )
     if options["as_json"]:
-        click.echo(json.dumps({**made.as_dict(), "rates": asdict(rates), "rates_are": where}, indent=2))
+        click.echo(json.dumps({**plan.as_dict(), "rates": asdict(rates), "rates_are": where}, indent=2))
     else:
-        _show(console, made, rates, where)
-    return 1 if made.problems else 0
+        _show(console, plan, rates, where)
+    return 1 if plan.problems else 0
 
 
 def _rates(options: dict[str, Any]) -> tuple[Rates, dict[str, str]]:
     """The rates, and for each where it is from."""
     names = {"write_bytes_s": options["write_mb"], "read_bytes_s": options["read_mb"]}
     network = options["network_gbit"]
-    found = measured(options["row_bytes"], options["partitions"], network * 1e9 / 8 if network else NETWORK_BYTES_S)
+    rates = measured(options["row_bytes"], options["partitions"], network * 1e9 / 8 if network else NETWORK_BYTES_S)
     where = {name: "given" if value else "measured on a core of this machine" for name, value in names.items()}
     where |= dict.fromkeys(("message_s", "channel_s"), "measured on a core of this machine")
     where["network_bytes_s"] = "given" if network else "assumed"
-    return replace(found, **{name: value * 1e6 for name, value in names.items() if value}), where
+    return replace(rates, **{name: value * 1e6 for name, value in names.items() if value}), where
 
 
-def _show(console: Console, made: Estimate, rates: Rates, where: dict[str, str]) -> None:
+def _show(console: Console, plan: Estimate, rates: Rates, where: dict[str, str]) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
-    seconds = made.seconds
+    seconds = plan.seconds
     rows = [
-        ("mode", made.mode),
-        ("slots", f"{made.slots:,}"),
-        ("memory", f"{_size(made.task_memory_bytes)} a task at most, {_size(made.executor_memory_bytes)} an executor"),
-        ("", f"{_size(made.host_memory_bytes)} a host, {_size(made.driver_memory_bytes)} in the driver's Python"),
-        ("files", f"{made.files:,} with rows"),
-        ("connections", f"{made.connections:,} between workers at once, {made.control_connections:,} to the driver"),
-        ("messages", f"{made.messages:,} to and from the driver, {_size(made.message_bytes)}"),
-        ("descriptions", f"{_size(made.description_bytes)} through Spark's shuffle"),
-        ("seconds", f"{made.total_s:,.1f}, and what your functions take"),
+        ("mode", plan.mode),
+        ("slots", f"{plan.slots:,}"),
+        ("memory", f"{_size(plan.task_memory_bytes)} a task at most, {_size(plan.executor_memory_bytes)} an executor"),
+        ("", f"{_size(plan.host_memory_bytes)} a host, {_size(plan.driver_memory_bytes)} in the driver's Python"),
+        ("files", f"{plan.files:,} with rows"),
+        ("connections", f"{plan.connections:,} between workers at once, {plan.control_connections:,} to the driver"),
+        ("messages", f"{plan.messages:,} to and from the driver, {_size(plan.message_bytes)}"),
+        ("descriptions", f"{_size(plan.description_bytes)} through Spark's shuffle"),
+        ("seconds", f"{plan.total_s:,.1f}, and what your functions take"),
         *(("", f"{took:,.2f} {name}{_about(name, rates, where)}") for name, took in seconds.items()),
     ]
     for row in rows:
         table.add_row(*row)
     console.print(table)
-    for problem in made.problems:
+    for problem in plan.problems:
         console.print(f"It cannot run: {problem}", soft_wrap=True, highlight=False)
-    broken = [each for each in made.limits if each.share > 1]
+    broken = [each for each in plan.limits if each.share > 1]
     title = "What breaks first:" if broken else "Nothing breaks. The nearest limits:"
     console.print(f"\n{title}")
-    for limit in broken or made.limits[:NEAR]:
+    for limit in broken or plan.limits[:NEAR]:
         console.print(f"  {limit.share:.0%} of {limit}", soft_wrap=True, highlight=False)
-    if made.advice:
-        console.print(f"\n{made.advice}", soft_wrap=True, highlight=False)
+    if plan.advice:
+        console.print(f"\n{plan.advice}", soft_wrap=True, highlight=False)
 
 
 def _about(name: str, rates: Rates, where: dict[str, str]) -> str:

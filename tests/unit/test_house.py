@@ -274,8 +274,6 @@ NAMED_SO = {  # by module: the word, and why it stays
     "bindings/fastbuf_spark/driver/rendezvous.py": ("held", "held rows are a thing of their own"),
 }
 STILL = (  # modules that have such names yet: none is added, and one that has none any more leaves the list
-    "fastbuf/cli/places.py",
-    "fastbuf/cli/plan.py",
     "fastbuf/event_time/aligned.py",
     "fastbuf/event_time/hash_index.py",
     "fastbuf/event_time/operator.py",
