@@ -30,10 +30,10 @@ def check_filter(expression: Any, schema: pa.Schema) -> None:
         # Of a row: without one some functions do not look at types
         pa.table([pa.nulls(1, field.type) for field in schema], schema.names).filter(expression)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
-        said = str(error).splitlines()[0]
-        if "Precision is not great enough" in said:
-            said = "a decimal is compared with a whole number: give a decimal.Decimal"
-        raise ConfigError(f"filter {expression} is not valid here: {said}; the columns are {schema.names}") from error
+        text = str(error).splitlines()[0]
+        if "Precision is not great enough" in text:
+            text = "a decimal is compared with a whole number: give a decimal.Decimal"
+        raise ConfigError(f"filter {expression} is not valid here: {text}; the columns are {schema.names}") from error
 
 
 def _is_valid(filter: Any, schema: pa.Schema) -> bool:

@@ -135,9 +135,9 @@ def check_reading(spark: SparkSession, files: Folder) -> None:
     try:
         spark.read.parquet(str(files))
     except Py4JJavaError as error:
-        said = str(error.java_exception).splitlines()[0]
+        text = str(error.java_exception).splitlines()[0]
         raise ConfigError(
-            f"Spark does not read {files}, and the demo measures it too: {said}; give Spark the package of this file "
+            f"Spark does not read {files}, and the demo measures it too: {text}; give Spark the package of this file "
             "system (spark.jars.packages), and of S3 an s3a:// URI"
         ) from error
 

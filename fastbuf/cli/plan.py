@@ -33,9 +33,9 @@ def run(console: Console, **options: Any) -> int:
         descriptors,
         descriptors,
     )
-    given = {name: options[name] for name in ("memory_bytes", "segment_size") if options[name] is not None}
+    settings = {name: options[name] for name in ("memory_bytes", "segment_size") if options[name] is not None}
     if options["ports"]:
-        given["port_min"], given["port_max"] = options["ports"]
+        settings["port_min"], settings["port_max"] = options["ports"]
     rates, where = _rates(options)
     where["descriptors"] = "given" if options["descriptors"] else "this process's (ulimit -n)"
     plan = estimate(
@@ -45,7 +45,7 @@ def run(console: Console, **options: Any) -> int:
         options["partitions"],
         rates,
         options["mode"],
-        ShuffleConf(**given),
+        ShuffleConf(**settings),
         options["executor_memory"],
         options["driver_memory"],
     )

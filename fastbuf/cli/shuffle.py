@@ -117,11 +117,11 @@ def run(
     """Read ``source``, shuffle it by ``keys``, and write the results of ``func`` for each partition to ``target``."""
     if before_schema and not before:
         raise ConfigError("--before-schema is what --before gives: say --before too, or --schema for what --func gives")
-    given, place = Place.of(source), Place.of(target)
-    if not given.has():
+    origin, place = Place.of(source), Place.of(target)
+    if not origin.has():
         raise ConfigError(f"{source} does not exist")
     if place.path is not None and not place.is_delta:
-        place = replace(place, where=str(check_target(given.path, place.path, overwrite)))
+        place = replace(place, where=str(check_target(origin.path, place.path, overwrite)))
     elif place.has() and not overwrite:
         raise ConfigError(f"{target} is already there: choose another name, or say --overwrite")
     # Spark's workers import the function by its module's name, so they need this directory too.  Set it before Spark
@@ -132,7 +132,7 @@ def run(
     second = find_function(func)
     first = find_function(before) if before else None
     if not (first and before_schema):
-        keys = checked_keys(given, keys)
+        keys = checked_keys(origin, keys)
 
     import fastbuf_spark as fbs
     from fastbuf.cli.spark import session
@@ -140,7 +140,7 @@ def run(
     with session("fastbuf shuffle", master) as (spark, log):
         if not master.startswith("local"):
             _ship(spark, [func, before])
-        stages = given.read(spark)
+        stages = origin.read(spark)
         if first:
             stages = stages.map_in_arrow(first, before_schema or stages.schema)
         stages = stages.shuffle(*keys, partitions=partitions, mode=mode)

@@ -48,8 +48,8 @@ def _aggregated(groups: Groups, aggregates: Iterable[tuple[str, str]]) -> Staged
             chosen = df.select(*keys, *(F.col(_quoted(column)) for column, _ in pairs))
             types = chosen.schema.fields
         except PySparkException as error:
-            said = str(error).split(";")[0].split("\n")[0]
-            words = f"agg_arrow finds no such column: {said}; the input has {df.columns}"
+            text = str(error).split(";")[0].split("\n")[0]
+            words = f"agg_arrow finds no such column: {text}; the input has {df.columns}"
             found_none = ColumnError.of(words, error) if isinstance(error, AnalysisException) else ConfigError(words)
             raise found_none from error
         df = chosen.toDF(*(f"c{i}" for i in range(len(types))))
@@ -103,16 +103,16 @@ def _position(key: Any, schema: StructType) -> int:
     return schema.names.index(key)
 
 
-def _schemas(plan: Plan, given: pa.Schema, names: list[str]) -> tuple[pa.Schema, pa.Schema]:
+def _schemas(plan: Plan, schema: pa.Schema, names: list[str]) -> tuple[pa.Schema, pa.Schema]:
     """Arrow's schemas of the rows that are sent and of the result, found by aggregating an empty batch."""
     import pyarrow as pa
 
-    empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in given], schema=given)
+    empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
     try:
         sent = plan.again(plan.first(empty))
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowKeyError) as error:
-        said = str(error).splitlines()[0]
-        raise SchemaError(f"pyarrow does not aggregate columns of these types so: {said}; they are {given}") from error
+        text = str(error).splitlines()[0]
+        raise SchemaError(f"pyarrow does not aggregate columns of these types so: {text}; they are {schema}") from error
     kinds, at = [field.type for field in sent.schema][: plan.keys], plan.keys
     for function in plan.functions:
         kinds.append(pa.float64() if function == "mean" else sent.schema.field(at).type)

@@ -128,8 +128,8 @@ class Cogroups:
 
     def through_jvm(self) -> list[bool]:
         """For each side, whether Spark reads what its functions before the shuffle give."""
-        given = self.left.shuffle.at, self.right.shuffle.at
-        return [at.head is not None and side.at.head is None for at, side in zip(given, self.sides, strict=True)]
+        stages = self.left.shuffle.at, self.right.shuffle.at
+        return [at.head is not None and side.at.head is None for at, side in zip(stages, self.sides, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -191,9 +191,9 @@ def group_by(
     shipped = None if before_schema is None else struct_type(before_schema)
     at, held_slots = entered(df, before, shipped)
     check_conf(conf)
-    given, count = as_keys(keys), partition_count(num_partitions)
+    key_columns, count = as_keys(keys), partition_count(num_partitions)
     order = () if sort_by is None else as_keys(sort_by)
-    return Grouped(_Stage(at, held_slots, conf), given, count if given else 1, order, mode)
+    return Grouped(_Stage(at, held_slots, conf), key_columns, count if key_columns else 1, order, mode)
 
 
 @dataclass(frozen=True)

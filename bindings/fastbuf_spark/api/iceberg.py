@@ -117,11 +117,11 @@ def write_iceberg(
     a killed driver are removed by Iceberg's ``remove_orphan_files``, as no snapshot has them.  Workers need pyiceberg
     for ``bucket`` and ``truncate`` alone.
     """
-    given = pipeline(df)
+    source = pipeline(df)
     check_mode(mode, MODES)
     compression = None if compression is None else codec(compression)
     check_overwrites(mode, predicate=predicate, read_snapshot=read_snapshot)
-    at, plan = given._terminal()
+    at, plan = source._terminal()
     schema, every = at.schema, tuple(range(len(at.schema)))
     check_columns(schema)
     _columns(schema, (), False)

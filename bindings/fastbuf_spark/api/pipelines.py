@@ -181,10 +181,10 @@ class Pipeline:
         mode
             ``"pipelined"``, ``"blocking"`` or ``"auto"``.
         """
-        given = as_keys(keys)
-        if not given:
+        key_columns = as_keys(keys)
+        if not key_columns:
             raise ConfigError("shuffle has no keys: name a column, or use rebalance() to distribute rows in turn")
-        return self._then(steps.Repartition(given, _count(partitions), _mode(mode)))
+        return self._then(steps.Repartition(key_columns, _count(partitions), _mode(mode)))
 
     def rebalance(self, partitions: int | None = None, mode: str = "auto") -> Pipeline:
         """Distribute rows evenly over the partitions, in turn.  Parameters are those of :meth:`shuffle`."""
@@ -234,9 +234,9 @@ class Pipeline:
         partitions, mode
             As for :meth:`shuffle`.
         """
-        given = as_keys(keys)
+        key_columns = as_keys(keys)
         order = () if sort_by is None else as_keys(sort_by)
-        return PipelineGroups(self, given, _count(partitions), order, _mode(mode))
+        return PipelineGroups(self, key_columns, _count(partitions), order, _mode(mode))
 
     def _grouped(self, groups: Grouped[Any], verb: Verb) -> Pipeline:
         """With a step that calls a method of groups."""
@@ -422,13 +422,13 @@ def entered(df: Any, before: BatchFunction | None, before_schema: StructType | N
     return at, held_slots
 
 
-def _pandas_map(func: FrameFunction, result: StructType, spark: Any, given: StructType) -> Callable[..., Any]:
+def _pandas_map(func: FrameFunction, result: StructType, spark: Any, schema: StructType) -> Callable[..., Any]:
     arrow = arrow_schema(result, session_zone(spark), large_types(spark))
     return PandasMap(func, pandas_rules(spark, result, arrow))
 
 
-def _filter(expression: Any, spark: Any, given: StructType) -> Callable[..., Any]:
-    check_filter(expression, arrow_schema(given, session_zone(spark), large_types(spark)))
+def _filter(expression: Any, spark: Any, schema: StructType) -> Callable[..., Any]:
+    check_filter(expression, arrow_schema(schema, session_zone(spark), large_types(spark)))
     return Filter(expression)
 
 

@@ -87,14 +87,14 @@ def write_parquet(
     """
     from fastbuf_spark.api.pipelines import pipeline
 
-    given = pipeline(df)
+    source = pipeline(df)
     check_mode(mode, MODES)
     system, paths = file_system(path, filesystem)
     if len(paths) != 1:
         raise ConfigError(f"path is {path!r:.100}: give the path of one directory")
     if "*" in paths[0] or "?" in paths[0]:
         raise ConfigError(f"path {paths[0]!r:.100} has a wildcard: give the path of one directory")
-    at, plan = given._terminal()
+    at, plan = source._terminal()
     spark, schema = plan.spark, at.schema
     compression, limits = writing(spark, compression, row_group_size)
     case = is_true(spark.conf.getAll, "spark.sql.caseSensitive")
@@ -150,15 +150,15 @@ def _files(spark: Any, schema: StructType, columns: tuple[int, ...]) -> Any:
     return file_schema(arrow_schema(struct, session_zone(spark)), metadata)
 
 
-def _by(given: Any, names: list[str], case: bool) -> dict[str, int]:
+def _by(partition_by: Any, names: list[str], case: bool) -> dict[str, int]:
     """The names in ``partition_by``, which name directories as they are given there, and the places of their columns.
 
     ``case``: whether names that differ in case are two.
     """
     try:
-        by = [given] if isinstance(given, str) else list(() if given is None else given)
+        by = [partition_by] if isinstance(partition_by, str) else list(() if partition_by is None else partition_by)
     except TypeError:  # a Column, or a number
-        by = [given]
+        by = [partition_by]
     shown = names if case else [name.lower() for name in names]
     keys = [each if case else each.lower() for each in by if isinstance(each, str)]
     if len(keys) < len(by) or not set(keys) <= set(shown) or len(set(keys)) < len(by) or 0 < len(names) <= len(by):

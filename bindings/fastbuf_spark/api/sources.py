@@ -86,9 +86,9 @@ def _read(
 ) -> Pipeline:
     """Files of the format of this name."""
     honoured = read_options(spark, name, options)
-    given = None if schema is None else struct_type(schema)
+    struct = None if schema is None else struct_type(schema)
     asked = Asked(spark, f"read_{name}", path, columns, filter, filesystem, honoured)
-    return Pipeline(files_source(asked, format_of(name, honoured), given, types))
+    return Pipeline(files_source(asked, format_of(name, honoured), struct, types))
 
 
 def read_csv(

@@ -90,11 +90,11 @@ def write_delta(
     """
     from fastbuf_spark.api.pipelines import pipeline
 
-    given = pipeline(df)
+    source = pipeline(df)
     check_mode(mode, MODES)
     check_overwrites(mode, predicate=predicate, read_version=read_version)
     system, root, uri = location(path, filesystem)
-    at, plan = given._terminal()
+    at, plan = source._terminal()
     table = existing(uri, storage_options) if read_version is None else opened(uri, storage_options, read_version)
     if table is not None and mode == "error":
         raise ResourceError(f"{uri} is there already: use mode='append' or 'overwrite', or another path")
@@ -185,9 +185,9 @@ def committed(
     return Written(len(rows), sum(row.rows for row in rows), sum(row.bytes for row in rows))
 
 
-def check_overwrites(mode: str, **given: Any) -> None:
+def check_overwrites(mode: str, **options: Any) -> None:
     """ConfigError for arguments that say what an overwrite replaces, if there is none."""
-    for name, value in given.items():
+    for name, value in options.items():
         if value is not None and mode != "overwrite":
             raise ConfigError(f"{name} says what an overwrite replaces, and mode is {mode!r}")
 
@@ -228,15 +228,15 @@ def _check_sizes(system: Any, folder: str, rows: Sequence[Any]) -> None:
             )
 
 
-def _predicate(given: Any, by: Sequence[str]) -> list[tuple[str, str, Any]] | None:
+def _predicate(predicate: Any, by: Sequence[str]) -> list[tuple[str, str, Any]] | None:
     """As deltalake takes it: values are texts, as the log has them."""
-    if given is None:
+    if predicate is None:
         return None
     triples: list[tuple[str, str, Any]] = []
-    for each in given:
+    for each in predicate:
         if len(each) != 3 or each[0] not in by or each[1] not in ("=", "in"):
             raise ConfigError(
-                f"predicate is {given!r:.200}: give triples of a column of {list(by)}, which name the table's "
+                f"predicate is {predicate!r:.200}: give triples of a column of {list(by)}, which name the table's "
                 "partitions, '=' or 'in', and a value, or a list of them"
             )
         triples.append((each[0], each[1], [str(v) for v in each[2]] if each[1] == "in" else str(each[2])))

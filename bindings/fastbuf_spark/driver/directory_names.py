@@ -64,7 +64,7 @@ def unescaped(name: str) -> str:
 def partition_types(
     files: Sequence[File],
     infer: bool,
-    given: dict[str, DataType],
+    types: dict[str, DataType],
     case: bool = False,
     instant: DataType | None = None,
 ) -> dict[str, DataType]:
@@ -105,14 +105,14 @@ def partition_types(
                 f"{file.path} is in directories of {[key for key, _ in file.values]}, and {files[0].path} of {names}: "
                 "read them one by one"
             )
-    odd_names = sorted(set(given) - set(names)) if files else []
+    odd_names = sorted(set(types) - set(names)) if files else []
     if odd_names:
         raise ConfigError(f"partition_types has {odd_names}: the directories are named by {names}")
     result: dict[str, DataType] = {}
     for at, name in enumerate(names):
         values = {value for file in files if (value := file.values[at][1]) is not None}
         inferred = [_type_of(value, instant or T.TimestampType()) if infer else T.StringType() for value in values]
-        result[name] = given[name] if name in given else reduce(_wider, inferred, cast("DataType", T.NullType()))
+        result[name] = types[name] if name in types else reduce(_wider, inferred, cast("DataType", T.NullType()))
     return result
 
 

@@ -36,7 +36,7 @@ class File:
     mask: Any = None
 
 
-def file_system(path: Any, given: Any) -> tuple[Any, list[str]]:
+def file_system(path: Any, filesystem: Any) -> tuple[Any, list[str]]:
     """The file system of one or more paths, and the paths in it.
 
     Parameters
@@ -66,10 +66,10 @@ def file_system(path: Any, given: Any) -> tuple[Any, list[str]]:
     for each in paths:
         if "\0" in each or each.encode(errors="replace").decode() != each:
             raise ConfigError(f"path is {each!r}: no file can have a name with such a character")
-    if given is not None:
-        if not isinstance(given, fs.FileSystem):
-            given = fs.PyFileSystem(fs.FSSpecHandler(given))
-        return given, paths
+    if filesystem is not None:
+        if not isinstance(filesystem, fs.FileSystem):
+            filesystem = fs.PyFileSystem(fs.FSSpecHandler(filesystem))
+        return filesystem, paths
     locations: list[tuple[Any, str]] = []
     for each in paths:
         # Read as Spark and fsspec do: "%20" is no blank, and "#" and "?" end no path
@@ -118,11 +118,11 @@ def _by_uri(uri: str) -> tuple[Any, str]:
     return system, path
 
 
-def listed(path: Any, given: Any, options: Mapping[str, str]) -> tuple[Any, list[str], list[File]]:
+def listed(path: Any, filesystem: Any, options: Mapping[str, str]) -> tuple[Any, list[str], list[File]]:
     """The file system of one or more paths, the paths in it, and the files of these."""
-    system, paths = file_system(path, given)
+    system, paths = file_system(path, filesystem)
     base = options.get("basePath")
-    root = file_system(base, given)[1][0].rstrip("/") + "/" if base else ""
+    root = file_system(base, filesystem)[1][0].rstrip("/") + "/" if base else ""
     return system, paths, list_files(system, paths, options, root)
 
 

@@ -115,13 +115,13 @@ def existing(catalog: Any, table: Any) -> Any | None:
         return None
 
 
-def places(properties: Mapping[str, Any], given: Any) -> Callable[[str], tuple[Any, str]]:
+def places(properties: Mapping[str, Any], filesystem: Any) -> Callable[[str], tuple[Any, str]]:
     """Gives the file system of a location by which workers read and write, and the path there."""
     from pyarrow import fs
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     stores = PyArrowFileIO(dict(properties))
-    other = None if given is None else file_system("/", given)[0]
+    other = None if filesystem is None else file_system("/", filesystem)[0]
 
     def of(location: str) -> tuple[Any, str]:
         scheme, host, path = PyArrowFileIO.parse_location(location, stores.properties)
@@ -250,21 +250,21 @@ def _names(table: Any) -> dict[int, str]:
     return texts
 
 
-def snapshot_id(table: Any, given: Any, name: str) -> int | None:
+def snapshot_id(table: Any, snapshot: Any, name: str) -> int | None:
     """The id of a snapshot: itself, the one that a branch or tag has, or the newest one of a time."""
-    if given is None:
+    if snapshot is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int | str | datetime.datetime):
-        raise ConfigError(f"snapshot is {given!r:.100}: give its number, the name of a branch or tag, or a datetime")
-    if isinstance(given, datetime.datetime):
-        at = given if given.tzinfo else given.replace(tzinfo=datetime.UTC)
+    if isinstance(snapshot, bool) or not isinstance(snapshot, int | str | datetime.datetime):
+        raise ConfigError(f"snapshot is {snapshot!r:.100}: give its number, the name of a branch or tag, or a datetime")
+    if isinstance(snapshot, datetime.datetime):
+        at = snapshot if snapshot.tzinfo else snapshot.replace(tzinfo=datetime.UTC)
         chosen = table.snapshot_as_of_timestamp(int(at.timestamp() * 1000))
     else:
-        chosen = (table.snapshot_by_name if isinstance(given, str) else table.snapshot_by_id)(given)
+        chosen = (table.snapshot_by_name if isinstance(snapshot, str) else table.snapshot_by_id)(snapshot)
     if chosen is None:
         there = [each.snapshot_id for each in table.snapshots()]
         raise ResourceError(
-            f"Iceberg table {name} has no snapshot {given}, only {there[-5:]} and {sorted(table.refs())}"
+            f"Iceberg table {name} has no snapshot {snapshot}, only {there[-5:]} and {sorted(table.refs())}"
         )
     return int(chosen.snapshot_id)
 

@@ -278,9 +278,9 @@ class IcebergCommit:
         transaction._apply((), (schema, AssertDefaultSpecId(default_spec_id=there.metadata.default_spec_id)))
         return transaction
 
-    def predicate(self, given: Any) -> list[tuple[str, int, frozenset[Any]]] | None:
+    def predicate(self, predicate: Any) -> list[tuple[str, int, frozenset[Any]]] | None:
         """Names, ids and values of the columns of partitions that an overwrite replaces."""
-        if given is None:
+        if predicate is None:
             return None
         from pyiceberg.expressions.literals import literal
         from pyiceberg.transforms import IdentityTransform
@@ -292,11 +292,11 @@ class IcebergCommit:
             if isinstance(field.transform, IdentityTransform)
         }
         triples = []
-        for each in given:
+        for each in predicate:
             if len(each) != 3 or each[0] not in parts or each[1] not in ("=", "in"):
                 raise ConfigError(
-                    f"predicate is {given!r:.200}: give triples of a column of {list(parts)}, which are the table's "
-                    "partitions, '=' or 'in', and a value, or a list of them"
+                    f"predicate is {predicate!r:.200}: give triples of a column of {list(parts)}, which are the "
+                    "table's partitions, '=' or 'in', and a value, or a list of them"
                 )
             field = parts[each[0]]
             values = each[2] if each[1] == "in" else [each[2]]

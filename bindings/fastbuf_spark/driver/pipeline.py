@@ -318,8 +318,8 @@ class Broadcast:
 
 def _added(schema: StructType) -> str:
     """A name that no column of the rows has, in any case."""
-    taken, name = {each.casefold() for each in schema.names}, ADDED
-    while name in taken:
+    names, name = {each.casefold() for each in schema.names}, ADDED
+    while name in names:
         name += "_"
     return name
 

@@ -142,13 +142,13 @@ def listed_source(
     return _shared(asked, fragments, read_with, shown, whole, format, types)
 
 
-def _types_of_directories(files: list[listing.File], given: dict[str, DataType], asked: Asked) -> dict[str, DataType]:
+def _types_of_directories(files: list[listing.File], types: dict[str, DataType], asked: Asked) -> dict[str, DataType]:
     from pyspark.sql.types import TimestampNTZType, TimestampType
 
     infer = asked.is_set("sources.partitionColumnTypeInference.enabled", True)
     ntz = str(asked.options.get("timestampType", "TIMESTAMP_LTZ")).upper() == "TIMESTAMP_NTZ"
     timestamps = TimestampNTZType() if ntz else TimestampType()
-    return partition_types(files, infer, given, asked.is_set("caseSensitive"), timestamps)
+    return partition_types(files, infer, types, asked.is_set("caseSensitive"), timestamps)
 
 
 def _with_directories(schema: StructType, types: dict[str, DataType], case: bool) -> StructType:

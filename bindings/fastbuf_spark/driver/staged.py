@@ -86,4 +86,4 @@ class Renamed:
     names: list[str]
 
     def __call__(self, batches: Any) -> Iterable[pa.RecordBatch]:
-        return renaming(lambda given: given, self.names)(iter(batches))
+        return renaming(lambda rows: rows, self.names)(iter(batches))

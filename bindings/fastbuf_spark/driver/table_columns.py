@@ -51,8 +51,8 @@ def matched(table: str, shown: StructType, needed: Collection[str], rows: Struct
         mine, wanted = (nullable(each.dataType).simpleString() for each in (field, other))
         if mine != wanted:
             raise SchemaError(f"column {field.name!r} is {mine}, and {wanted} in {table}: cast it")
-    given = {field.name.casefold() for field in rows.fields}
-    lacks = [name for name in needed if name.casefold() not in given]
+    names = {field.name.casefold() for field in rows.fields}
+    lacks = [name for name in needed if name.casefold() not in names]
     if lacks:
         raise SchemaError(f"the rows have no column {lacks}, which {table} needs")
     return [theirs[field.name.casefold()].name for field in rows.fields]

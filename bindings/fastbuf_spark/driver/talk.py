@@ -66,21 +66,21 @@ def reduce_task(number: int) -> Talk:
 
 def consumer(number: int, map_tasks: int) -> Talk:
     """A consumer of a pipelined exchange."""
-    said: list[FromWorker[Any]] = [
+    messages: list[FromWorker[Any]] = [
         protocol.Join(REDUCE, number, number, "1"),
         protocol.Ready(f"10.0.{number >> 8 & 255}.{number & 255}", 40_000, 1),
         protocol.Watch({**READ, "state": "input"}),
         protocol.ConsumerDone(READ),
     ]
-    return said, [protocol.Epoch(1 << 62), protocol.Seal(dict.fromkeys(range(map_tasks), 1_000))]
+    return messages, [protocol.Epoch(1 << 62), protocol.Seal(dict.fromkeys(range(map_tasks), 1_000))]
 
 
 def producer(number: int, partitions: int, epoch: int = 1 << 62) -> Talk:
     """A producer of a pipelined exchange."""
-    said: list[FromWorker[Any]] = [
+    messages: list[FromWorker[Any]] = [
         protocol.Lease(epoch, number, number, MAP),
         protocol.Begin(),
         protocol.Watch({**SENT, "state": "credit"}),
         protocol.ProducerDone((1_000,) * partitions, SENT),
     ]
-    return said, [protocol.Go(), protocol.Ok()]
+    return messages, [protocol.Go(), protocol.Ok()]

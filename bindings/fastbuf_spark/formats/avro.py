@@ -114,17 +114,17 @@ class Avro(Format):
                 if name not in partition_keys and isinstance(error := columns.get(name), SchemaError):
                     raise error
             records = _records(blocks, fragment.path)
-            while taken := list(islice(records, BLOCK_ROWS)):
+            while block := list(islice(records, BLOCK_ROWS)):
                 arrays = []
                 for name in names:
                     kind, column = schema.field(name).type, columns.get(name)
                     if name in partition_keys:
-                        arrays.append(pa.repeat(pa.scalar(partition_keys[name], kind), len(taken)))
+                        arrays.append(pa.repeat(pa.scalar(partition_keys[name], kind), len(block)))
                     elif isinstance(column, Column):
-                        values = [column.convert(record[name]) for record in taken]
+                        values = [column.convert(record[name]) for record in block]
                         arrays.append(pa.array(values, column.arrow).cast(kind))
                     else:
-                        arrays.append(pa.nulls(len(taken), kind))
+                        arrays.append(pa.nulls(len(block), kind))
                 yield pa.RecordBatch.from_arrays(arrays, list(names))
 
 

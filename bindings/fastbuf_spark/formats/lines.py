@@ -135,8 +135,8 @@ class Lines(Format):
                     check_utf8(block)
                     table = self.table(block, fields)
                 except (pa.ArrowInvalid, ValueError) as error:
-                    said = re.sub(r" Row #\d+:| in row \d+", "", str(error))  # counted from the block's beginning
-                    raise SchemaMismatch(f"{fragment.path}: {said}") from error
+                    message = re.sub(r" Row #\d+:| in row \d+", "", str(error))  # counted from the block's beginning
+                    raise SchemaMismatch(f"{fragment.path}: {message}") from error
                 for part in table.to_batches(rows):
                     columns = [
                         pa.repeat(pa.scalar(partition_keys[name], schema.field(name).type), part.num_rows)

@@ -72,8 +72,8 @@ class Orc(Scanned):
             try:
                 struct.add(field.name, _spark_type(field), True)
             except (SchemaError, PySparkException) as error:
-                said = f"{fragment.path}: column {field.name!r} has ORC's type {field.type}: {error}; leave it out"
-                struct.add(refused(field.name, SchemaError(f"{said} (columns=)")))
+                message = f"{fragment.path}: column {field.name!r} has ORC's type {field.type}: {error}; leave it out"
+                struct.add(refused(field.name, SchemaError(f"{message} (columns=)")))
         return struct
 
     def fields(self, fragment: Any) -> pa.Schema | None:

@@ -253,19 +253,19 @@ class _Cursor:
     def take(self, rows: int) -> list[pa.RecordBatch]:
         """Remove the first rows."""
         self.rows -= rows
-        taken = []
+        parts = []
         while rows:
             first = self.batches[0]
             count = min(rows, first.num_rows)
             self._bytes -= count * self._row_bytes[0]
             rows -= count
             if count < first.num_rows:
-                taken.append(first.slice(0, count))
+                parts.append(first.slice(0, count))
                 self.batches[0] = first.slice(count)
             else:
-                taken.append(self.batches.pop(0))
+                parts.append(self.batches.pop(0))
                 self._row_bytes.pop(0)
-        return taken
+        return parts
 
 
 def _merge(runs: list[Run], by: tuple[int, ...], run_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -288,8 +288,8 @@ def _merge(runs: list[Run], by: tuple[int, ...], run_bytes: int) -> Iterator[pa.
         if lasts:
             least = min(lasts)
             theirs = [mine[: np.searchsorted(mine, least, "right")] for mine in theirs]
-        taken = [part for cursor, mine in zip(cursors, theirs, strict=True) for part in cursor.take(len(mine))]
-        batch = _in_places(taken, placing(np.concatenate(theirs), bound))
-        del codes, theirs, taken
+        parts = [part for cursor, mine in zip(cursors, theirs, strict=True) for part in cursor.take(len(mine))]
+        batch = _in_places(parts, placing(np.concatenate(theirs), bound))
+        del codes, theirs, parts
         yield batch
         del batch
