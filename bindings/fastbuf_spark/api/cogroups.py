@@ -142,7 +142,7 @@ class Side:
         What it is made of.
     at
         The stage whose functions producers call; without any, its rows travel as they are.
-    found
+    keys
         Its keys; ``keys.frame`` is what Spark reads.
     """
 

@@ -74,7 +74,7 @@ def partition_types(
     ----------
     infer
         Spark's setting ``spark.sql.sources.partitionColumnTypeInference.enabled``.
-    given
+    types
         Types that the user has given.
     case
         Whether names that differ in case are different ones.

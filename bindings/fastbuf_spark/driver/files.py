@@ -43,7 +43,7 @@ def file_system(path: Any, filesystem: Any) -> tuple[Any, list[str]]:
     ----------
     path
         One or more paths or URIs, of the same file system.
-    given
+    filesystem
         A file system of pyarrow or fsspec; None: that of the URI, else the local one.
 
     Raises

@@ -95,7 +95,7 @@ class Shuffle:
         ----------
         func, schema
             The stage's function and the schema of its output; None: the rows stay unchanged.
-        found
+        keys
             The keys, if they are resolved already.
         name
             Name of the exchange, if different from that of ``func``.
