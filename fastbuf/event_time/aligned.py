@@ -99,30 +99,30 @@ class AlignedWindows:
 
         assigner, rules = self.assigner, self.rules
         labels = assigner.panes(times)
-        taken = None
+        mask = None
         if isinstance(assigner, Global):
             if self.watermark == MAX and not rules.complete:
-                taken = np.zeros(len(times), bool)
+                mask = np.zeros(len(times), bool)
         elif self._copies:
             rows, labels = assigner.windows(labels)
             gone = rules.cleaned_at(assigner.ends(labels)) <= self.watermark
             if not rules.complete and gone.any():
                 rows, labels = rows[~gone], labels[~gone]
             table = table.take(rows)
-            taken = np.zeros(len(times), bool)
-            taken[rows] = True
+            mask = np.zeros(len(times), bool)
+            mask[rows] = True
         else:
             last = assigner.last_windows(labels)
-            taken = np.ones(len(times), bool)
+            mask = np.ones(len(times), bool)
             if not rules.complete:
-                taken = rules.cleaned_at(assigner.ends(last)) > self.watermark
+                mask = rules.cleaned_at(assigner.ends(last)) > self.watermark
             if assigner.slide > assigner.size:
-                taken &= last + assigner.size > labels
+                mask &= last + assigner.size > labels
         late = None
-        if taken is not None and not taken.all():
+        if mask is not None and not mask.all():
             if not self._copies:
-                table, labels = table.filter(pa.array(taken)), labels[taken]
-            late = ~taken & (times <= max(self.watermark - rules.lateness_us, MIN)) if not rules.complete else None
+                table, labels = table.filter(pa.array(mask)), labels[mask]
+            late = ~mask & (times <= max(self.watermark - rules.lateness_us, MIN)) if not rules.complete else None
         if len(labels):
             self._take(table.add_column(0, LABEL, pa.array(labels)), labels)
         return late
@@ -173,8 +173,8 @@ class AlignedWindows:
         labels = int64s(table.column(LABEL))
         if not self.keys or not self.work.merges or int(labels.min()) < int(labels.max()):
             return self.work.first(table, [LABEL, *self.keys])
-        made = self.work.first(table, self.keys)
-        return made.add_column(0, LABEL, table.column(LABEL).slice(0, made.num_rows))
+        state = self.work.first(table, self.keys)
+        return state.add_column(0, LABEL, table.column(LABEL).slice(0, state.num_rows))
 
     def _distinct(self, tables: Sequence[pa.Table]) -> pa.Table:
         import pyarrow as pa
@@ -307,10 +307,10 @@ class AlignedWindows:
         if not touched.num_rows:
             return
         low, high = int(labels.min()), int(labels.max()) + 1
-        taken = self._runs.extract(low, high, lambda piece: self._hashes.among(piece, touched, LABEL))
-        if not taken:
+        pieces = self._runs.extract(low, high, lambda piece: self._hashes.among(piece, touched, LABEL))
+        if not pieces:
             return
-        rows = self._merged(pa.concat_tables(taken))
+        rows = self._merged(pa.concat_tables(pieces))
         counts = int64s(rows.column(COUNT))
         numbers = key_numbers([rows.column(name) for name in (LABEL, *self.keys)], rows.num_rows)
         fires = np.bincount(numbers, counts)[numbers] >= most
@@ -400,7 +400,7 @@ class AlignedWindows:
             state = [*state, self._first(pa.concat_tables(pending))]
         return self._merged(pa.concat_tables(state)) if state else None
 
-    def held(self) -> list[list[pa.Table]]:
+    def tables(self) -> list[list[pa.Table]]:
         """All tables."""
         return [self._pending, self._touched, list(self._runs.tables())]
 

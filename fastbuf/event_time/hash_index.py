@@ -29,26 +29,26 @@ class HashIndex:
         equal
             Compares keys at places with those of some rows; few calls, each for many.
         """
-        made = self._probe(hashes, lambda places, rows: of_places[places] == hashes[rows])
-        found = np.flatnonzero(made >= 0)
-        other = found[~equal(made[found], found)]  # another key with the same hash
+        key_places = self._probe(hashes, lambda places, rows: of_places[places] == hashes[rows])
+        hits = np.flatnonzero(key_places >= 0)
+        other = hits[~equal(key_places[hits], hits)]  # another key with the same hash
         if len(other):
-            made[other] = self._probe(hashes[other], lambda places, rows: equal(places, other[rows]))
-        return made
+            key_places[other] = self._probe(hashes[other], lambda places, rows: equal(places, other[rows]))
+        return key_places
 
     def _probe(self, hashes: Places, fits: Callable[[Places, Places], NDArray[np.bool_]]) -> Places:
         mask = len(self._slots) - 1
-        made = np.full(len(hashes), -1, np.int64)
+        places = np.full(len(hashes), -1, np.int64)
         left = np.arange(len(hashes))
         at = hashes & mask
         while len(left):
             there = self._slots[at].astype(np.int64) - 1
             right = there >= 0
             right[right] = fits(there[right], left[right])
-            made[left[right]] = there[right]
+            places[left[right]] = there[right]
             goes_on = ~right & (there != -1)
             left, at = left[goes_on], (at[goes_on] + 1) & mask
-        return made
+        return places
 
     def add(self, hashes: Places, places: Places) -> None:
         """Places of keys that are not there, and differ from each other."""

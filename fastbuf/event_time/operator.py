@@ -95,10 +95,10 @@ class WindowOperator:
         self._time, self._keys = time, list(keys)
         self._input = schema
         sessions = isinstance(assigner, Session)
-        made = work.bind(schema, list(keys), time, trigger.early if sessions else trigger.rows is not None)
+        results_schema = work.bind(schema, list(keys), time, trigger.early if sessions else trigger.rows is not None)
         self._work = work
         columns = [f"k{i}" for i in range(len(keys))]
-        results = Results(work, [schema.field(k) for k in keys], columns, pa.timestamp("us", kind.tz), made)
+        results = Results(work, [schema.field(k) for k in keys], columns, pa.timestamp("us", kind.tz), results_schema)
         self.schema = results.schema
         self._hashes = Hashes(columns, groups)
         self._dirty = np.zeros(groups, bool)
@@ -123,8 +123,8 @@ class WindowOperator:
             if columns:
                 empty.group_by(columns, use_threads=False).aggregate([])
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowKeyError) as error:
-            said = str(error).splitlines()[0]
-            raise SchemaError(f"rows cannot be grouped by keys of these types: {said}; they are {kinds}") from error
+            reason = str(error).splitlines()[0]
+            raise SchemaError(f"rows cannot be grouped by keys of these types: {reason}; they are {kinds}") from error
 
     @property
     def current(self) -> int:
@@ -229,7 +229,7 @@ class WindowOperator:
 
     def figures(self) -> dict[str, int | None]:
         """How many windows are open, rows and bytes held, the watermark, and what was late or had no time."""
-        tables = [table for tables in self._windows.held() for table in tables]
+        tables = [table for tables in self._windows.tables() for table in tables]
         return {
             "windows": self._windows.windows(),
             "rows": sum(table.num_rows for table in tables),
@@ -251,7 +251,7 @@ class Frozen:
 
     def __init__(self, windows: AlignedWindows | SessionWindows, hashes: Hashes, dirty: list[int]) -> None:
         self._windows, self._hashes = windows, hashes
-        self._held = windows.freeze()
+        self._state = windows.freeze()
         self.dirty = dirty
         self._table: pa.Table | None = None
         self._offsets = np.zeros(0, np.int64)
@@ -263,12 +263,12 @@ class Frozen:
 
         with self._lock:
             if self._table is None:
-                table = self._windows.thawed(*self._held)
+                table = self._windows.thawed(*self._state)
                 table = pa.table({}) if table is None else table
                 groups = self._hashes.groups(table) if table.num_rows else np.zeros(0, np.int32)
                 self._offsets = np.append(0, np.cumsum(np.bincount(groups, minlength=MOST_GROUPS)))
                 self._table = table.take(np.argsort(groups, kind="stable"))
-                self._held = ([], [])
+                self._state = ([], [])
         assert self._table is not None
         start, end = self._offsets[group], self._offsets[group + 1]
         piece = self._table.slice(start, end - start)

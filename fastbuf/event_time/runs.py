@@ -120,7 +120,7 @@ class Runs:
         """Take out the rows with labels from `low` on and below `high` that are chosen."""
         import pyarrow as pa
 
-        taken, runs = [], []
+        pieces, runs = [], []
         for run in self.runs:
             first, end = run.between(low, high)
             piece = run.table.slice(first, end - first)
@@ -128,12 +128,12 @@ class Runs:
             if not mask.any():
                 runs.append(run)
                 continue
-            taken.append(piece.filter(pa.array(mask)))
+            pieces.append(piece.filter(pa.array(mask)))
             rest = pa.concat_tables([run.table.slice(0, first), piece.filter(pa.array(~mask)), run.table.slice(end)])
             if rest.num_rows:
                 runs.append(Run(rest.combine_chunks()))
         self.runs = runs
-        return taken
+        return pieces
 
     def tables(self) -> Iterator[pa.Table]:
         for run in self.runs:

@@ -237,12 +237,12 @@ class SessionWindows:
 
     def _extract(self, chosen: Callable[[pa.Table], Mask]) -> pa.Table | None:
         """Take out the rows that are chosen."""
-        self._state, taken = split(self._state, chosen)
-        return taken
+        self._state, rows = split(self._state, chosen)
+        return rows
 
     def _extract_shells(self, chosen: Callable[[pa.Table], Mask]) -> pa.Table | None:
-        self._shells, taken = split(self._shells, chosen)
-        return taken
+        self._shells, rows = split(self._shells, chosen)
+        return rows
 
     def _put(self, table: pa.Table) -> None:
         if table.num_rows:
@@ -306,7 +306,7 @@ class SessionWindows:
         marked += [table.append_column(SHELL, pa.array(np.ones(table.num_rows, bool))) for table in shells]
         return pa.concat_tables(marked, promote_options="default") if marked else None
 
-    def held(self) -> list[list[pa.Table]]:
+    def tables(self) -> list[list[pa.Table]]:
         """All tables."""
         return [self._pending, self._shells, self._state]
 
@@ -325,13 +325,13 @@ def split(tables: list[pa.Table], chosen: Callable[[pa.Table], Mask]) -> tuple[l
     """What is left of the tables, and the rows that are chosen."""
     import pyarrow as pa
 
-    rest, taken = [], []
+    rest, pieces = [], []
     for table in tables:
         mask = chosen(table)
         if not mask.any():
             rest.append(table)
             continue
-        taken.append(table.filter(pa.array(mask)))
+        pieces.append(table.filter(pa.array(mask)))
         if not mask.all():
             rest.append(table.filter(pa.array(~mask)))
-    return [table for table in rest if table.num_rows], pa.concat_tables(taken).combine_chunks() if taken else None
+    return [table for table in rest if table.num_rows], pa.concat_tables(pieces).combine_chunks() if pieces else None

@@ -63,11 +63,11 @@ class NumberedKeys:
         hashes = self._hasher.partition(pa.RecordBatch.from_arrays(columns, self._names)).astype(np.int64)
 
         def equal(numbers: NDArray[np.int64], rows: NDArray[np.int64]) -> Bools:
-            made = np.ones(len(rows), bool)
+            mask = np.ones(len(rows), bool)
             for mine, theirs in zip(self.columns, columns, strict=True):
                 theirs = theirs if len(rows) == len(hashes) else theirs.take(pa.array(rows))
-                made &= same(mine.take(pa.array(numbers)), theirs)
-            return made
+                mask &= same(mine.take(pa.array(numbers)), theirs)
+            return mask
 
         numbers = self._index.find(hashes, self._hashes, equal) if len(self) else np.full(len(hashes), -1, np.int64)
         new = np.flatnonzero(numbers < 0)
@@ -92,12 +92,12 @@ class NumberedKeys:
             return None
         order = np.flatnonzero(wanted) if self.order is None else self.order[wanted[self.order]]
         columns, hashes = [column.take(pa.array(order)) for column in self.columns], self._hashes[order]
-        made = np.full(len(self), -1, np.int64)
-        made[order] = np.arange(len(order))
+        numbers = np.full(len(self), -1, np.int64)
+        numbers[order] = np.arange(len(order))
         self._clear()
         self.columns, self._hashes = columns, hashes
         self._index.rebuild(hashes, np.arange(len(order)), 0)
-        return made
+        return numbers
 
 
 def same(some: pa.Array, others: pa.Array) -> Bools:
@@ -108,10 +108,10 @@ def same(some: pa.Array, others: pa.Array) -> Bools:
     if pa.types.is_floating(some.type):
         bits = f"int{some.type.bit_width}"
         some, others = some.view(bits), others.view(bits)
-    made = pc.equal(some, others)
-    if made.null_count:
-        made = pc.if_else(made.is_valid(), made, pc.and_(some.is_null(), others.is_null()))
-    equal: Bools = made.to_numpy(zero_copy_only=False)
+    mask = pc.equal(some, others)
+    if mask.null_count:
+        mask = pc.if_else(mask.is_valid(), mask, pc.and_(some.is_null(), others.is_null()))
+    equal: Bools = mask.to_numpy(zero_copy_only=False)
     return equal
 
 
@@ -156,8 +156,8 @@ class Stacks:
     @property
     def nbytes(self) -> int:
         """Bytes that it takes besides the state."""
-        kept = [array for _, at, before in self._undo for array in (at, *before)]
-        return sum(array.nbytes for array in kept) + self._older.nbytes + self._newer.nbytes
+        arrays = [array for _, at, before in self._undo for array in (at, *before)]
+        return sum(array.nbytes for array in arrays) + self._older.nbytes + self._newer.nbytes
 
     def rows_at(self, label: int) -> None:
         """Rows have come to panes from this one on: what is put together of them is not all."""
@@ -229,7 +229,7 @@ class Stacks:
         for step in reversed(self._steps):
             if numbers is not None:
                 step.at = numbers[step.at]
-            self._undo.append((step.start, step.at, self._older.taken(step.at)))
+            self._undo.append((step.start, step.at, self._older.copies(step.at)))
             self._older.add(step.at, step.rows, before=True)
 
     def _both(self) -> pa.Table | None:

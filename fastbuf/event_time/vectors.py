@@ -184,18 +184,18 @@ class Totals:
             ok[at] |= valid
         self.there[at] = True
 
-    def taken(self, at: NDArray[Any]) -> list[NDArray[Any]]:
+    def copies(self, at: NDArray[Any]) -> list[NDArray[Any]]:
         """Copies of what is here of some keys, for :meth:`put_back`."""
         return [mine[at] for mine in self._all()]
 
-    def put_back(self, at: NDArray[Any], taken: Sequence[NDArray[Any]]) -> None:
-        for mine, old in zip(self._all(), taken, strict=True):
+    def put_back(self, at: NDArray[Any], copies: Sequence[NDArray[Any]]) -> None:
+        for mine, old in zip(self._all(), copies, strict=True):
             mine[at] = old
 
     def with_newer(self, newer: Totals, keys: Any) -> list[pa.Array]:
         """The columns of both together; `keys`: a slice, or numbers."""
-        made = []
+        columns = []
         for i, each in enumerate(self._vectors):
             values = each.put(self._values[i][keys], newer._values[i][keys])
-            made += each.arrays(values, self._valid[i][keys] | newer._valid[i][keys])
-        return made
+            columns += each.arrays(values, self._valid[i][keys] | newer._valid[i][keys])
+        return columns

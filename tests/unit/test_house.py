@@ -273,14 +273,6 @@ NAMED_SO = {  # by module: the word, and why it stays
     "bindings/fastbuf_spark/spec.py": ("held", "held rows are a thing of their own"),
     "bindings/fastbuf_spark/driver/rendezvous.py": ("held", "held rows are a thing of their own"),
 }
-STILL = (  # modules that have such names yet: none is added, and one that has none any more leaves the list
-    "fastbuf/event_time/aligned.py",
-    "fastbuf/event_time/hash_index.py",
-    "fastbuf/event_time/operator.py",
-    "fastbuf/event_time/session.py",
-    "fastbuf/event_time/sliding.py",
-    "fastbuf/event_time/vectors.py",
-)
 SHIPPED = [p for p in CODE if p.relative_to(ROOT).parts[0] in ("fastbuf", "bindings") and p.suffix != ".h"]
 _WORD = rf"_*(?:{'|'.join(sorted(NOT_NAMES))})"
 IN_CYTHON = re.compile(
@@ -314,13 +306,12 @@ def test_no_participle_alone_is_a_name() -> None:
     for path in SHIPPED:
         where = str(path.relative_to(ROOT))
         words = poor_names(path) - set(NAMED_SO.get(where, ())[:1])
-        if words and where not in STILL:
+        if words:
             names[where] = words
     assert names == {}
 
 
-def test_modules_without_such_names_leave_the_list() -> None:
-    assert [path for path in STILL if not poor_names(ROOT / path)] == []
+def test_names_that_are_allowed_are_there() -> None:
     assert [path for path, (word, _) in NAMED_SO.items() if word not in poor_names(ROOT / path)] == []
 
 
