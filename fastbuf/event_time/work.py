@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -114,7 +115,11 @@ class Reduction:
     def vectors(self) -> list[Vector]:
         counts = [vector(COUNT, self.state.field(COUNT).type, "sum")] if self.counts else []
         names = [f"r{name}" for name in self.columns]
-        return [*counts, Objects(names, self.function, self._dicts, self._arrays)]
+        return [*counts, Objects(names, self._of_copies, self._dicts, self._arrays)]
+
+    def _of_copies(self, one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+        """A function may write into what it is given, which is used again for other windows."""
+        return self.function(copy.deepcopy(one), copy.deepcopy(other))
 
 
 class Application:

@@ -419,6 +419,45 @@ def test_writes_that_fail_or_meet(spark: Any, tmp_path: Path) -> None:
     assert len(rows_of(catalog)) == 12
 
 
+def raiser(error: Exception) -> Any:
+    def fails(*arguments: Any) -> None:
+        raise error
+
+    return fails
+
+
+def files_of(catalog: Any) -> list[str]:
+    return list(catalog.load_table("a.t").inspect.data_files()["file_path"].to_pylist())
+
+
+def test_commits_of_which_nobody_knows(spark: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """Files stay while it is not known whether the table has them; a name that something else has is told."""
+    from pyiceberg.exceptions import CommitStateUnknownException, TableAlreadyExistsError
+
+    from fastbuf_spark.driver.iceberg_commit import IcebergCommit
+
+    properties, catalog = home(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(IcebergCommit, "_create", raiser(TableAlreadyExistsError("it is a Hive table")))
+        with pytest.raises(ResourceError, match="something of this name that is no Iceberg table"):
+            fbs.write_iceberg(spark.range(2), properties, "a.t")
+    assert not list(tmp_path.rglob("*.parquet"))
+    fbs.write_iceberg(spark.range(2), properties, "a.t")
+    before = len(list(tmp_path.rglob("*.parquet")))
+    with monkeypatch.context() as patched:
+        patched.setattr(IcebergCommit, "_append", raiser(CommitStateUnknownException("502")))
+        with pytest.raises(ResourceError, match="does not say whether the table has the rows"):
+            fbs.write_iceberg(spark.range(3), properties, "a.t")
+    assert len(rows_of(catalog)) == 2
+    assert len(list(tmp_path.rglob("*.parquet"))) > before
+    # Whether a table has a write's files is seen by these, too: its snapshot may have expired
+    commit = IcebergCommit(properties, "a.t", spark.range(1).schema, pa.schema([("id", pa.int64())]), None)
+    (folder,) = {path.split("/fastbuf-")[1].split("/")[0] for path in files_of(catalog)}
+    monkeypatch.setattr("fastbuf_spark.driver.iceberg_commit.MARK", "of another program")
+    assert commit.has(f"fastbuf-{folder}")
+    assert not commit.has("fastbuf-0123456789abcdef")
+
+
 def test_a_table_that_changes_before_the_commit(spark: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """Another write between the look at the table and the commit: appends both count, an overwrite is told."""
     from pyiceberg.types import StringType

@@ -92,7 +92,8 @@ def write_iceberg(
         they are; ``in`` takes a list.
     read_snapshot
         The snapshot of the table that the rows come from, as for :func:`read_iceberg`: an overwrite replaces what that
-        snapshot has, and what others have added since stays.
+        snapshot has, and what others have added since stays.  A branch or a time is looked up when this is called:
+        what came between reading and that is replaced, so give the number or a tag.
     compression
         As for :func:`write_parquet`; default: what the table asks for, else ``"zstd"``.
     filesystem
@@ -114,8 +115,8 @@ def write_iceberg(
     Notes
     -----
     Tasks write files that no reader sees until the driver commits them all.  A run that fails removes its own; those of
-    a killed driver are removed by Iceberg's ``remove_orphan_files``, as no snapshot has them.  Workers need pyiceberg
-    for ``bucket`` and ``truncate`` alone.
+    a killed driver go with the next write from the same host, or by Iceberg's ``remove_orphan_files``, as no snapshot
+    has them.  Workers need pyiceberg for ``bucket`` and ``truncate`` alone.
     """
     source = pipeline(df)
     check_mode(mode, MODES)
@@ -131,7 +132,7 @@ def write_iceberg(
         raise ResourceError(f"{commit.name} is there already: use mode='append' or 'overwrite', or another name")
     if commit.is_there and mode == "ignore":
         return Written(0, 0, 0)
-    chosen = commit.predicate(predicate)
+    chosen, read = commit.predicate(predicate), commit.read_snapshot(read_snapshot)
     files = _files(plan.spark, renamed(schema, commit.names), every)
     system, root, write = commit.write(files, filesystem, compression, plan.conf.memory_bytes)
 
@@ -139,6 +140,6 @@ def write_iceberg(
         data_files = commit.files(folder, rows)
         commit.check_predicate(data_files, chosen)
         if data_files or mode == "overwrite" or not commit.is_there:
-            commit.commit(folder, data_files, mode, chosen, read_snapshot)
+            commit.commit(folder, data_files, mode, chosen, read)
 
     return committed(plan.spark, at, system, root, write, add, commit.has)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import ConfigError, ResourceError
 from fastbuf_spark.api.sinks import Written, _by, _columns, _files
 from fastbuf_spark.driver.checks import check_mode
-from fastbuf_spark.driver.commit import GONE, is_dead, owner_of
+from fastbuf_spark.driver.commit import GONE, CommitUnknown, is_dead, owner_of
 from fastbuf_spark.driver.delta import location, opened
 from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns, check_table, existing
 from fastbuf_spark.driver.jobs import cancelled_with
@@ -86,7 +86,7 @@ def write_delta(
     Notes
     -----
     Tasks write files that no reader sees until the driver commits them all.  A run that fails removes its own; those of
-    a killed driver are removed by Delta's VACUUM, as no version has them.
+    a killed driver go with the next write from the same host, or by Delta's VACUUM, as no version has them.
     """
     from fastbuf_spark.api.pipelines import pipeline
 
@@ -170,8 +170,8 @@ def committed(
             rows = at.then(write(f"{root}/{folder}"), struct_type(REPORT)).to_df().collect()
         _check_sizes(system, f"{root}/{folder}", rows)
         commit(folder, rows)
-    except BaseException:
-        if not rows or not has(folder):
+    except BaseException as error:
+        if not (isinstance(error, CommitUnknown) or (rows and _may_have(has, folder))):
             with contextlib.suppress(OSError):
                 if not isinstance(system, fs.LocalFileSystem):
                     # Tasks may write on for seconds, and a store makes directories as it needs them
@@ -183,6 +183,15 @@ def committed(
     with contextlib.suppress(OSError):
         system.delete_file(note)
     return Written(len(rows), sum(row.rows for row in rows), sum(row.bytes for row in rows))
+
+
+def _may_have(has: Callable[[str], bool], folder: str) -> bool:
+    """Whether a table has files of this directory, or does not say: then they stay."""
+    try:
+        return has(folder)
+    except Exception as error:
+        log.warning("%s: it is not known whether the table has its files, which stay: %r", folder, error)
+        return True
 
 
 def check_overwrites(mode: str, **options: Any) -> None:

@@ -38,6 +38,10 @@ COPIES = 16  #: threads that copy objects
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
+class CommitUnknown(ResourceError):
+    """It is not known whether a table has the files of a write: they stay."""
+
+
 def is_store(system: Any, path: str) -> bool:
     """Whether this is a store of objects, whose files are copied into place; else its renames are atomic.
 

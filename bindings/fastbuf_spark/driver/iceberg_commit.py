@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, ResourceError, SchemaError
-from fastbuf_spark.driver import table_columns
+from fastbuf_spark.driver import table_columns, writer_options
+from fastbuf_spark.driver.commit import CommitUnknown
 from fastbuf_spark.driver.iceberg import (
     existing,
     named,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _TYPES = re.compile(r"(string|int|bigint|float|double|boolean|binary|date|timestamp|timestamp_ntz|decimal\(.*\))")
+CODEC = "write.parquet.compression-codec"  #: a table's property
 TRIES = 25  #: of a commit that finds a new snapshot, each with the retries that the table asks for
 MARK = "fastbuf.folder"  #: in a snapshot's summary: the directory of its files
 VERSIONS = (1, 2)  #: of the format that pyiceberg writes
@@ -120,7 +122,7 @@ class IcebergCommit:
         """
         import pyarrow as pa
 
-        codec = compression or self.metadata.properties.get("write.parquet.compression-codec", "zstd")
+        codec = compression or writer_options.codec(self.metadata.properties.get(CODEC, "zstd"), CODEC)
         schema, spec = self.metadata.schema(), self.metadata.spec()
         fields = {field.name: field for field in schema.fields}
         numbered = pa.schema([with_ids(field, fields[field.name], {}) for field in files], files.metadata)
@@ -135,7 +137,6 @@ class IcebergCommit:
             transforms.append(transform_of(part, fields[name], schema))
         system, root = places(self._io, filesystem)(self.data)
         columns = tuple(range(len(files)))
-        codec = {"uncompressed": "none"}.get(codec, codec)
 
         def of(folder: str) -> IcebergWrite:
             return IcebergWrite(
@@ -143,6 +144,13 @@ class IcebergCommit:
             )
 
         return system, root, of
+
+    def read_snapshot(self, snapshot: Any) -> int | None:
+        """The number of the snapshot whose rows an overwrite replaces."""
+        if snapshot is None or not self.is_there:
+            return None
+        with opened(self._catalog, self._table) as home:
+            return snapshot_id(home.load_table(self._table), snapshot, named(self._table))
 
     def has(self, folder: str) -> bool:
         """Whether a snapshot of the table has files of this directory."""
@@ -188,7 +196,12 @@ class IcebergCommit:
         ResourceError
             Another write has changed what this one replaces, the table's columns or its partitions, or has made it.
         """
-        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError, ValidationException
+        from pyiceberg.exceptions import (
+            CommitFailedException,
+            CommitStateUnknownException,
+            TableAlreadyExistsError,
+            ValidationException,
+        )
 
         for attempt in range(TRIES):
             with opened(self._catalog, self._table) as home:
@@ -212,6 +225,12 @@ class IcebergCommit:
                             f"{self.name}: another write has changed the table meanwhile, and nothing of this one is "
                             f"seen: run it again ({error})"
                         ) from error
+                except CommitStateUnknownException as error:
+                    raise CommitUnknown(
+                        f"{self.name}: the catalog does not say whether the table has the rows of this write now: "
+                        "look, and run it again if they are missing; its files stay until the next write"
+                    ) from error
+        raise ResourceError(f"{self.name}: the catalog has something of this name that is no Iceberg table")
 
     def _check_same(self, there: Any, mode: str) -> None:
         """ResourceError unless the table has the columns and the partitions that files were written for."""
@@ -251,7 +270,7 @@ class IcebergCommit:
         now = planned(there.scan(), named(self._table))
         tasks = now
         if read is not None:
-            tasks = planned(there.scan(snapshot_id=snapshot_id(there, read, named(self._table))), named(self._table))
+            tasks = planned(there.scan(snapshot_id=read), named(self._table))
             deletes = {task.file.file_path: task.delete_files for task in now}
             if any(deletes.get(task.file.file_path) != task.delete_files for task in tasks):
                 raise ResourceError(
@@ -337,4 +356,7 @@ def _identity(file: Any, spec: Any, source: int) -> Any:
 
 
 def _has(table: Any, folder: str) -> bool:
-    return any(each.summary is not None and each.summary.get(MARK) == folder for each in table.snapshots())
+    """By the snapshots that are still listed, and by the files of the newest one, if that of the write has expired."""
+    if any(each.summary is not None and each.summary.get(MARK) == folder for each in table.snapshots()):
+        return True
+    return any(f"/{folder}/" in path for path in table.inspect.data_files()["file_path"].to_pylist())

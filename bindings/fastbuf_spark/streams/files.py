@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError
 from fastbuf_spark.driver import files as listing
+from fastbuf_spark.driver.file_types import nullable
 from fastbuf_spark.driver.reader_options import read_options
 from fastbuf_spark.driver.sources import Asked, listed_source
 from fastbuf_spark.formats import CLASSES, format_of
@@ -93,7 +94,7 @@ def files_source(
     if format not in CLASSES:
         raise ConfigError(f"format is {format!r}: it must be one of {', '.join(CLASSES)}")
     settings = read_options(spark, format, options)
-    asked, shape = Asked(spark, "stream_files", path, None, None, options=settings), struct_type(schema)
+    asked, shape = Asked(spark, "stream_files", path, None, None, options=settings), nullable(struct_type(schema))
     kind = format_of(format, settings)
     kind.check(asked, shape)
     kind = kind.with_columns(asked, shape)

@@ -360,8 +360,9 @@ class StreamRun:
         wanted = {stage.name for stage in stages if getattr(stage.time, "align_ms", None) is not None}
         group = [view for view in self.tasks if self._name(view) in wanted and not view.data_ended]
         marks = {id(view): view.stats.get("watermark_ms", MIN) for view in group if not view.stats.get("idle")}
+        least_two = [*sorted(marks.values())[:2], MAX, MAX]
         for view in group:
-            least = min((mark for other, mark in marks.items() if other != id(view)), default=MAX)
+            least = least_two[1] if marks.get(id(view)) == least_two[0] else least_two[0]  # that of the others
             if least != view.least_of_others:
                 view.least_of_others = least
                 self._send(view.connection, messages.AlignTime(least))

@@ -266,6 +266,12 @@ KINDS_OF_STACKS: dict[str, tuple[pa.DataType, Any]] = {
 }
 
 
+def join_in_place(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    """A function that writes into what it is given."""
+    a["texts"] = f"{a['texts']}{b['texts']}"
+    return a
+
+
 @pytest.mark.parametrize("work", ["aggregates", "reduce"])
 def test_stacks_of_panes_give_what_panes_give(work: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all types, with nulls, new keys in each pane, panes without rows; and with rows that come behind windows that
@@ -299,7 +305,7 @@ def test_stacks_of_panes_give_what_panes_give(work: str, monkeypatch: pytest.Mon
         more: Any = {"lateness_us": lateness, "output_mode": "update"} if lateness else {}
 
         def operator() -> WindowOperator:
-            joined = reduce(lambda a, b: {"texts": f"{a['texts']}{b['texts']}"})
+            joined = reduce(join_in_place)
             of = agg_arrow(pairs) if work == "aggregates" else joined
             return WindowOperator(["k", "j"], "t", schema, assigner, of, **more)
 
