@@ -33,7 +33,7 @@ def seconds_of(peer: str, rows: int, folder: Path) -> float:
     """What a peer's job of so many rows took, its start left out where the peer tells it."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SPARK_HOME")}
     command = [str(python_of(peer)), __file__, peer, str(rows), str(folder)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=folder)
+    run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=folder, timeout=600)
     if run.returncode:
         raise RuntimeError(f"{peer} failed: {run.stderr[-2000:]}")
     return float(run.stdout.split()[-1])
