@@ -47,7 +47,7 @@ def test_an_executor_is_killed(tmp_path: Path, in_turn: Any) -> None:
         end = time.monotonic() + 120
         while len(query.progress().get("checkpoints", ())) < 5:
             assert time.monotonic() < end, query.status
-            time.sleep(0.05)
+            time.sleep(0.05)  # between two looks
         (worker,) = tmp_path.glob("worker-of-*")
         daemon = int(worker.name.rpartition("-")[2])
         executor = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
@@ -55,11 +55,11 @@ def test_an_executor_is_killed(tmp_path: Path, in_turn: Any) -> None:
         os.kill(executor, signal.SIGKILL)
         while not query.status["restarts"]:
             assert time.monotonic() < end, query.status
-            time.sleep(0.005)
+            time.sleep(0.005)  # between two looks: what is measured is longer by at most this
         knew = time.time_ns()
         while not (new := [int(path.name) for path in out.iterdir() if int(path.name) > knew]):
             assert time.monotonic() < end, query.status
-            time.sleep(0.005)
+            time.sleep(0.005)  # between two looks: what is measured is longer by at most this
         query.stop()
         return {"to the first new row": (min(new) - killed) / 1e9, "until the driver knew": (knew - killed) / 1e9}
 

@@ -297,7 +297,7 @@ def test_checkpoints(spark: Any, tmp_path: Path, in_turn: Any) -> None:
     def idle() -> float:
         stream = sums(fbs.stream_rate(spark, 1.0, tasks=1)).map_in_arrow(counted, "n long")
         query = stream.write_stream(fbs.to_memory(), tempfile.mkdtemp(dir=tmp_path), every=0.2)
-        time.sleep(1 if SMOKE else 8)
+        time.sleep(1 if SMOKE else 8)  # of which each fifth of a second has a checkpoint
         done = [each["duration_s"] for each in query.progress()["checkpoints"] if each["state"] == "completed"]
         query.stop()
         return float(median(done))

@@ -75,9 +75,11 @@ class Skipping:
 
     @cached_property
     def cases(self) -> list[dict[str, Any]]:
-        """What may be true of rows whose bounds are told: nothing more, or that floats are NaN, which bounds leave out.
+        """The cases to check: once with the bounds alone, then with each set of float columns being NaN.
 
-        Of each case the columns that are NaN, with expressions that say so.  None of them: bounds tell nothing.
+        Bounds leave NaN out.
+
+        A case has the columns that are NaN, with expressions that say so.  No case: bounds tell nothing.
         """
         import pyarrow as pa
         import pyarrow.compute as pc

@@ -123,6 +123,10 @@ class _Step:
     at: NDArray[np.int64]  # numbers of keys
     rows: Rows
 
+    @property
+    def nbytes(self) -> int:
+        return self.at.nbytes + sum(values.nbytes + valid.nbytes for values, valid in self.rows)
+
 
 class Stacks:
     """Merged panes of the windows that fire next.
@@ -157,7 +161,8 @@ class Stacks:
     def nbytes(self) -> int:
         """Bytes that it takes besides the state."""
         arrays = [array for _, at, before in self._undo for array in (at, *before)]
-        return sum(array.nbytes for array in arrays) + self._older.nbytes + self._newer.nbytes
+        parts = [*arrays, *self._steps, *self._keys.columns, self._older, self._newer]
+        return sum(part.nbytes for part in parts)
 
     def rows_at(self, label: int) -> None:
         """Rows have come to panes from this one on: what is put together of them is not all."""

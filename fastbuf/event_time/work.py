@@ -68,6 +68,7 @@ class Reduction:
         result = pa.schema([schema.field(name) for name in self.columns])
         fields = [pa.field(COUNT, pa.int64())] if counts else []
         self.state = pa.schema([*fields, *(pa.field(f"r{field.name}", field.type) for field in result)])
+        self._is_nested = any(pa.types.is_nested(field.type) for field in result)
         return result
 
     def first(self, table: pa.Table, by: Sequence[str]) -> pa.Table:
@@ -119,7 +120,8 @@ class Reduction:
 
     def _of_copies(self, one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
         """A function may write into what it is given, which is used again for other windows."""
-        return self.function(copy.deepcopy(one), copy.deepcopy(other))
+        copies = copy.deepcopy if self._is_nested else dict
+        return self.function(copies(one), copies(other))
 
 
 class Application:

@@ -110,7 +110,7 @@ def write_golden() -> None:
     spark = SparkSession.builder.master("local[4]").config("spark.ui.enabled", "false").getOrCreate()
     query = stream(spark, None, 500.0).write_stream(fbs.to_memory(), folder, every=0.3)
     while len([one for one in query.progress().get("checkpoints", ()) if one["state"] == "completed"]) < 5:
-        time.sleep(0.05)
+        time.sleep(0.05)  # between two looks
     query.stop()
     spark.stop()
     (folder / "lock").write_text("")  # it names the machine

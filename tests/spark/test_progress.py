@@ -87,7 +87,7 @@ class InHalves:
     def wait(self, figures: int) -> None:
         end = time.monotonic() + SOON_S
         while not (self.folder / str(figures)).exists() and time.monotonic() < end:
-            time.sleep(0.01)
+            time.sleep(0.01)  # between two looks
 
 
 def records_while_it_runs(action: Callable[[], Any], side: str, folder: Path) -> list[int]:

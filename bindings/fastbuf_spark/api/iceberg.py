@@ -88,8 +88,8 @@ def write_iceberg(
         Partitions of a new table: names of columns, or transforms of them, as ``"day(time)"``, ``"bucket(16, id)"`` or
         ``"truncate(4, name)"``; default for one that is there: its own.
     predicate
-        Which partitions an overwrite replaces, as ``[("day", "=", "2026-01-31")]``, of columns that are partitions as
-        they are; ``in`` takes a list.
+        Which partitions an overwrite replaces, as ``[("day", "=", "2026-01-31")]``; ``in`` takes a list.  The
+        table must be partitioned by the column's plain values (identity).
     read_snapshot
         The snapshot of the table that the rows come from, as for :func:`read_iceberg`: an overwrite replaces what that
         snapshot has, and what others have added since stays.  A branch or a time is looked up when this is called:

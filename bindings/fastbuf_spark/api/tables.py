@@ -16,7 +16,7 @@ from fastbuf_spark.driver.commit import GONE, CommitUnknown, is_dead, owner_of
 from fastbuf_spark.driver.delta import location, opened
 from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns, check_table, existing
 from fastbuf_spark.driver.jobs import cancelled_with
-from fastbuf_spark.driver.table_columns import renamed
+from fastbuf_spark.driver.table_columns import check_replaced, partition_values, renamed
 from fastbuf_spark.driver.writer_options import writing
 from fastbuf_spark.schema import struct_type
 from fastbuf_spark.worker.delta import DeltaWrite
@@ -112,7 +112,9 @@ def write_delta(
     by = _by(listed, names, False)
     schema = renamed(schema, names)
     columns = _columns(schema, tuple(by.values()), False)
-    chosen = _predicate(predicate, list(by))
+    chosen = None if predicate is None else partition_values(predicate, list(by))
+    # As the log has them
+    texts = None if chosen is None else [(name, "in", [str(value) for value in values]) for name, values in chosen]
     commit = DeltaCommit(uri, storage_options, schema, list(by))
     files = _files(plan.spark, schema, columns)
     codec, limits = writing(plan.spark, compression, row_group_size)
@@ -122,11 +124,13 @@ def write_delta(
 
     def add(folder: str, rows: Sequence[Any]) -> None:
         added = [Added.of(folder, row.attempt, row.path, row.bytes, row.details) for row in rows]
-        _check_predicate(chosen, added)
+        for name, _, values in texts or ():
+            for file in added:
+                check_replaced(name, file.values[name], values)
         if table is None and mode in ("error", "ignore"):
             commit.create(added)
         elif mode == "overwrite":
-            commit.replace(added, chosen, read_version)
+            commit.replace(added, texts, read_version)
         elif added or table is None:
             commit.append(added)
 
@@ -235,31 +239,6 @@ def _check_sizes(system: Any, folder: str, rows: Sequence[Any]) -> None:
                 f"a task wrote {row.bytes} bytes to {info.path}, of which the driver sees {info.size}: the path must "
                 "be on a file system that the driver and all workers share"
             )
-
-
-def _predicate(predicate: Any, by: Sequence[str]) -> list[tuple[str, str, Any]] | None:
-    """As deltalake takes it: values are texts, as the log has them."""
-    if predicate is None:
-        return None
-    triples: list[tuple[str, str, Any]] = []
-    for each in predicate:
-        if len(each) != 3 or each[0] not in by or each[1] not in ("=", "in"):
-            raise ConfigError(
-                f"predicate is {predicate!r:.200}: give triples of a column of {list(by)}, which name the table's "
-                "partitions, '=' or 'in', and a value, or a list of them"
-            )
-        triples.append((each[0], each[1], [str(v) for v in each[2]] if each[1] == "in" else str(each[2])))
-    return triples
-
-
-def _check_predicate(chosen: Any, files: Sequence[Added]) -> None:
-    for name, operator, wanted in chosen or ():
-        for file in files:
-            if file.values[name] not in (wanted if operator == "in" else [wanted]):
-                raise ConfigError(
-                    f"there are rows with {name}={file.values[name]!r}, and predicate replaces {name} {operator} "
-                    f"{wanted!r}: filter them, or leave predicate out"
-                )
 
 
 def _drop_others(system: Any, folder: str, counted: set[str]) -> None:

@@ -15,6 +15,7 @@ from fastbuf_spark.driver.file_types import nullable, refused
 from fastbuf_spark.driver.files import File, file_system
 from fastbuf_spark.driver.reader_options import read_options
 from fastbuf_spark.expressions import Skipping
+from fastbuf_spark.formats.parquet import Parquet
 from fastbuf_spark.schema import arrow_schema, session_zone
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ def package() -> Any:
 
 
 @contextmanager
-def refusals(uri: str) -> Iterator[None]:
-    """What deltalake refuses, with the table's name."""
+def delta_errors(uri: str) -> Iterator[None]:
+    """Errors of deltalake as ours, with the table's name."""
     exceptions = package().exceptions
     try:
         yield
@@ -74,7 +75,7 @@ def opened(uri: str, options: Mapping[str, str] | None, version: Any = None, tim
         raise ConfigError(f"version is {version!r}: give a whole number, as in DESCRIBE HISTORY")
     if timestamp is not None and not isinstance(timestamp, str | datetime.datetime):
         raise ConfigError(f"timestamp is {timestamp!r}: give a datetime, or text as in '2026-01-31T12:00:00Z'")
-    with refusals(uri):
+    with delta_errors(uri):
         table = package().DeltaTable(uri, storage_options=dict(options) if options else None)
         newest = table.version()
         if version is not None and version > newest:
@@ -103,7 +104,6 @@ def delta_source(
 ) -> sources.Source:
     """A source of the files that have the rows of a version of a Delta table."""
     import pyarrow as pa
-    import pyarrow.dataset as ds
 
     honoured = read_options(spark, "parquet", {})
     system, root, uri = location(path, filesystem)
@@ -113,11 +113,11 @@ def delta_source(
     read_with, shown = sources._schemas(spark, whole, columns, filter)
     filtered = Skipping(filter, read_with)
     by = list(table.metadata().partition_columns)
-    with refusals(uri):
+    with delta_errors(uri):
         actions = pa.table(table.get_add_actions())
         rows = _kept_rows(table) if "deletionVectors" in features(table)[0] else {}
     types = {name: arrow_schema(_only(whole, name), session_zone(spark)).field(0).type for name in by}
-    layout = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+    layout = Parquet().layout()
     fragments = []
     for at, raw in enumerate(actions["path"].to_pylist()):
         if "://" in raw or raw.startswith("/"):

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from fastbuf.errors import ConfigError, ResourceError, SchemaError
 from fastbuf_spark.driver import table_columns
-from fastbuf_spark.driver.delta import features, opened, package, refusals, spark_schema
+from fastbuf_spark.driver.delta import delta_errors, features, opened, package, spark_schema
 from fastbuf_spark.driver.directory_names import unescaped, values_of
 from fastbuf_spark.driver.file_types import nullable
 from fastbuf_spark.schema import types_in
@@ -67,7 +67,7 @@ class Added:
 
 def existing(uri: str, options: Mapping[str, str] | None) -> Any | None:
     """The table, if there is one."""
-    with refusals(uri):
+    with delta_errors(uri):
         is_there = package().DeltaTable.is_deltatable(uri, dict(options) if options else None)
     return opened(uri, options) if is_there else None
 
@@ -224,7 +224,7 @@ class DeltaCommit:
                     return True
                 check_table(table, self._uri, self._schema, None, mode == "overwrite")
                 check_nulls(table, files)
-                with refusals(self._uri):
+                with delta_errors(self._uri):
                     table.create_write_transaction(
                         [file.action() for file in files],
                         mode,
@@ -252,7 +252,7 @@ class DeltaCommit:
         from deltalake.transaction import create_table_with_add_actions
 
         try:
-            with refusals(self._uri):
+            with delta_errors(self._uri):
                 create_table_with_add_actions(
                     self._uri,
                     Schema.from_json(json.dumps(nullable(self._schema).jsonValue())),

@@ -15,6 +15,7 @@ from fastbuf_spark.driver.file_types import nullable, of_arrow, refused
 from fastbuf_spark.driver.files import File, file_system
 from fastbuf_spark.driver.reader_options import read_options
 from fastbuf_spark.expressions import Skipping
+from fastbuf_spark.formats.parquet import Parquet
 from fastbuf_spark.schema import arrow_schema, session_zone
 from fastbuf_spark.worker.reading import FIELD_ID, NAMES, NEEDED
 
@@ -143,7 +144,6 @@ def iceberg_source(
 ) -> sources.Source:
     """A source of the files that have the rows of a snapshot of an Iceberg table."""
     import pyarrow as pa
-    import pyarrow.dataset as ds
 
     honoured = read_options(spark, "parquet", {})
     with opened(catalog, table) as home:
@@ -161,7 +161,7 @@ def iceberg_source(
     types = {field.name: field.type for field in read_with}
     place = places(there.io.properties, filesystem)
     parts = {number: _identities(spec, schema, whole, spark) for number, spec in there.specs().items()}
-    layout = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+    layout = Parquet().layout()
     fragments = []
     for task in tasks:
         file = task.file

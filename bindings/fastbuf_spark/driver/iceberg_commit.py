@@ -311,14 +311,8 @@ class IcebergCommit:
             if isinstance(field.transform, IdentityTransform)
         }
         triples = []
-        for each in predicate:
-            if len(each) != 3 or each[0] not in parts or each[1] not in ("=", "in"):
-                raise ConfigError(
-                    f"predicate is {predicate!r:.200}: give triples of a column of {list(parts)}, which are the "
-                    "table's partitions, '=' or 'in', and a value, or a list of them"
-                )
-            field = parts[each[0]]
-            values = each[2] if each[1] == "in" else [each[2]]
+        for name, values in table_columns.partition_values(predicate, parts):
+            field = parts[name]
             triples.append(
                 (
                     field.name,
@@ -332,12 +326,7 @@ class IcebergCommit:
         """ConfigError for files with rows that the predicate does not name."""
         for name, number, values in predicate or ():
             for file in files:
-                value = _identity(file, self.metadata.spec(), number)
-                if value not in values:
-                    raise ConfigError(
-                        f"there are rows with {name}={value!r}, and predicate replaces {name} in "
-                        f"{sorted(values, key=str)}: filter them, or leave predicate out"
-                    )
+                table_columns.check_replaced(name, _identity(file, self.metadata.spec(), number), values)
 
     def _is_chosen(self, there: Any, file: Any, predicate: Any) -> bool:
         return all(

@@ -62,7 +62,7 @@ OPTIONS = (
     Option("header", "", "csv", BOTH, "honoured"),
     Option("quote", "", "csv", ANY, "honoured: one ASCII character; empty: there are no quotes"),
     Option("escape", "", "csv", ANY, "honoured: the quote, or nothing"),
-    Option("comment", "", "csv", ANY, "honoured: one ASCII character that begins a line which is none"),
+    Option("comment", "", "csv", ANY, "honoured: one ASCII character, which begins a comment line"),
     Option("nullValue", "", "csv", ANY, "honoured"),
     Option("encoding charset", "", LINES, ("utf-8", "utf8", "iso-8859-1", "us-ascii"), "honoured"),
     Option("lineSep", "", LINES, ("\n",), "honoured: a carriage return is no line break"),

@@ -67,7 +67,7 @@ def has_bounds(kind: pa.DataType, digits: int) -> bool:
 
 
 def _inequalities(least: Any, most: Any, name: str, kind: pa.DataType, digits: int) -> list[Any]:
-    """What is true of all values that are not null; not joined, as Arrow concludes nothing from both or null."""
+    """What is true of all values that are not null.  A list: pyarrow concludes nothing from ``(a & b) | null``."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import SchemaError
+from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.driver.file_types import nullable
 from fastbuf_spark.schema import types_in
 
@@ -64,3 +64,25 @@ def renamed(schema: StructType, names: Sequence[str]) -> StructType:
 
     pairs = zip(schema.fields, names, strict=True)
     return StructType([StructField(name, field.dataType, field.nullable, field.metadata) for field, name in pairs])
+
+
+def partition_values(predicate: Any, by: Collection[str]) -> list[tuple[str, list[Any]]]:
+    """The partitions that an overwrite replaces: of each column its values.  ConfigError for anything else."""
+    chosen: list[tuple[str, list[Any]]] = []
+    for each in predicate:
+        if len(each) != 3 or each[0] not in by or each[1] not in ("=", "in"):
+            raise ConfigError(
+                f"predicate is {predicate!r:.200}: give triples of a column of {list(by)}, which are the table's "
+                "partitions, '=' or 'in', and a value, or a list of them"
+            )
+        chosen.append((each[0], list(each[2]) if each[1] == "in" else [each[2]]))
+    return chosen
+
+
+def check_replaced(name: str, value: Any, values: Collection[Any]) -> None:
+    """ConfigError for rows with this value, if an overwrite replaces others."""
+    if value not in values:
+        raise ConfigError(
+            f"there are rows with {name}={value!r}, and predicate replaces {name} in {sorted(values, key=str)}: filter "
+            "them, or leave predicate out"
+        )

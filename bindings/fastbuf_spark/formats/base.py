@@ -210,7 +210,7 @@ class Scanned(Format):
 
         columns: Any = list(names)
         if skipping is not None:
-            # Told as a column: as a filter it would leave out row groups by bounds, beside which floats may be NaN
+            # A column, and no filter of the scan: pyarrow would skip row groups by their bounds, which leave NaN out
             flag = max(["kept", *schema.names], key=len) + "?"
             columns = {name: pc.field(name) for name in names} | {flag: skipping.filter}
         scanner = ds.Scanner.from_fragment(

@@ -40,7 +40,7 @@ class Csv(Lines):
     quote
         Around values; empty: there are no quotes.
     comment
-        The character that a line begins with which is none; empty: there are no such lines.
+        The character that begins a comment line; empty: there are no such lines.
     null
         The value that is null.
     blank

@@ -114,7 +114,7 @@ class Lines(Format):
         return line_end(block)
 
     def bodies(self, blocks: Iterator[bytes], path: str) -> Iterator[bytes]:
-        """The blocks with line breaks of one kind, without a header, but for those of blanks alone."""
+        """The blocks, with ``\\n`` as the only line break, without the header; blocks of blanks are left out."""
         return blocks
 
     def table(self, block: bytes, fields: pa.Schema) -> pa.Table:

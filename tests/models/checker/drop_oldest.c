@@ -26,39 +26,14 @@
 const int scenario_threads = 2;
 enum { SEGMENTS = BUFFERS, BYTES = 5 };
 
-static struct __pyx_t_7fastbuf_8exchange_19result_subpartition_Subpartition sub;
-static fb_event room, news;
-static fb_au32 home[SEGMENTS];
-static uint8_t bytes[SEGMENTS][8];
+#include "subpartition.h"
+
 static int got, came, events;
 static uint64_t missed, dropped, buffers;
 
-static int recycle(struct __pyx_t_7fastbuf_6memory_10pool_types_PoolCore *pool, int32_t i) {
-    (void)pool;
-    check_that(fb_u32_exchange_acq_rel(&home[i], 1) == 0, "a segment went home twice");
-    return 1;
-}
-
-static uint8_t *data_of(struct __pyx_t_7fastbuf_6memory_10pool_types_PoolCore *pool, int32_t i) {
-    (void)pool;
-    return bytes[i];
-}
-
-static void told(void *context) {
-    (void)context;
-    fb_event_notify(&news);
-}
-
 void scenario_setup(void) {
-    POOL(segment_recycle) = recycle;
-    POOL(segment_data) = data_of;
-    fb_event_init(&room);
-    fb_event_init(&news);
-    for (int i = 0; i < SEGMENTS; i++) fb_u32_init(&home[i], 1);
-    SUB(sub_free)(&sub);
-    SUB(sub_init)(&sub, BOUND, NULL, &room);
+    sub_setup();
     check_that(SUB(sub_allow_drops)(&sub, 0) == 0, "no memory");
-    sub.notify = told;
     got = came = events = 0;
     missed = dropped = 0;
 }

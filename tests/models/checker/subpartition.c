@@ -24,38 +24,15 @@
 
 const int scenario_threads = 2;
 
-static struct __pyx_t_7fastbuf_8exchange_19result_subpartition_Subpartition sub;
-static fb_event room, news;
-static fb_au32 home[SEGMENTS], taken;
-static uint8_t bytes[SEGMENTS][8];
+#define RECYCLED() \
+    if (!ANY) fb_event_notify(&room) /* as a pool tells a writer that waits for it */
+#include "subpartition.h"
+
+static fb_au32 taken;
 static int got;
 
-static int recycle(struct __pyx_t_7fastbuf_6memory_10pool_types_PoolCore *pool, int32_t i) {
-    (void)pool;
-    check_that(fb_u32_exchange_acq_rel(&home[i], 1) == 0, "a segment went home twice");
-    if (!ANY) fb_event_notify(&room); /* as a pool tells a writer that waits for it */
-    return 1;
-}
-
-static uint8_t *data_of(struct __pyx_t_7fastbuf_6memory_10pool_types_PoolCore *pool, int32_t i) {
-    (void)pool;
-    return bytes[i];
-}
-
-static void told(void *context) {
-    (void)context;
-    fb_event_notify(&news);
-}
-
 void scenario_setup(void) {
-    POOL(segment_recycle) = recycle;
-    POOL(segment_data) = data_of;
-    fb_event_init(&room);
-    fb_event_init(&news);
-    for (int i = 0; i < SEGMENTS; i++) fb_u32_init(&home[i], 1);
-    SUB(sub_free)(&sub);
-    SUB(sub_init)(&sub, BOUND, NULL, &room);
-    sub.notify = told;
+    sub_setup();
     fb_u32_init(&taken, 0);
     got = 0;
 }

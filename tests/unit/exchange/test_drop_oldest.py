@@ -9,40 +9,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from broadcasts import OBJECTS, PATIENCE_S, ROWS, SEGMENTS, broadcasts
 
 import fastbuf as fb
 from fastbuf.errors import ConfigError
 
-ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
-OBJECTS = fb.PickledSerializer()
-SEGMENTS = 160
 BOUND = 4
 CONFIG = fb.ExchangeConfig(max_buffers_per_channel=BOUND, buffer_timeout_s=0.005, stall_timeout_s=20)
-PATIENCE_S = 30.0
 
 
 @pytest.fixture(params=["local", "memfd", "tcp"])
 def ends(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A function that makes a broadcast to two gates, of which the second one is slow."""
-    shared = request.param == "memfd"
-    far = fb.ShuffleEnvironment(segments=SEGMENTS, segment_size=1024, shared=shared)
-    near = fb.ShuffleEnvironment(segments=SEGMENTS, segment_size=1024, shared=shared)
-    far.listen()
-
-    def make(serializer: Any = ROWS, config: fb.ExchangeConfig = CONFIG, **settings: Any) -> Any:
-        gates = [far.create_input_gate(serializer, channels=1, config=config, **settings) for _ in range(2)]
-        env, targets = (far, gates) if request.param == "local" else (near, [gate.address for gate in gates])
-        writer = env.create_result_partition(
-            serializer, targets, selector=fb.broadcast(), config=config, on_slow_consumer="drop_oldest"
-        )
-        assert set(writer.stats()["transports"]) == {request.param}
-        return writer, *gates
-
-    yield make
-    for env in (near, far):
-        env.close()
-        assert env.pool.available == SEGMENTS
-        env.pool.audit()
+    """See :func:`broadcasts`."""
+    with broadcasts(request.param, CONFIG) as make:
+        yield make
 
 
 def record(n: int, kind: str) -> Any:
@@ -61,7 +41,7 @@ def read(gate: fb.InputGate, until: int, got: list[Any]) -> None:
 @pytest.mark.parametrize("kind", ["small", "spanning"])
 @pytest.mark.parametrize("serializer", [ROWS, OBJECTS], ids=["rows", "objects"])
 def test_a_slow_one_goes_on_with_the_newest(ends: Any, kind: str, serializer: Any) -> None:
-    writer, fast, slow = ends(serializer)
+    writer, fast, slow = ends("drop_oldest", serializer)
     sent = 0
     got: list[Any] = []
     seen: list[Any] = []
@@ -96,7 +76,7 @@ def test_whatever_the_speeds_are_nothing_is_torn_and_each_gap_is_counted(
 ) -> None:
     """Both rest and rush at random, to the end of partition; watermarks stand where they were sent."""
     config = fb.ExchangeConfig(max_buffers_per_channel=bound, buffer_timeout_s=0.002, stall_timeout_s=20)
-    writer, fast, slow = ends(config=config)
+    writer, fast, slow = ends("drop_oldest", writes=config, reads=config)
     parts: list[list[Any]] = [[], []]
     records = 300
     marks = 4  # fewer than wait in a queue whatever comes
@@ -152,7 +132,7 @@ def test_whatever_the_speeds_are_nothing_is_torn_and_each_gap_is_counted(
 def test_rows_of_columns_are_counted_too(ends: Any) -> None:
     pa = pytest.importorskip("pyarrow")
     columns = fb.ColumnarSerializer(pa.schema([("n", pa.int64()), ("text", pa.string())]))
-    writer, fast, slow = ends(columns)
+    writer, fast, slow = ends("drop_oldest", columns)
     parts: list[list[int]] = [[], []]
 
     def take(gate: fb.InputGate, until: int, part: list[int]) -> None:
@@ -177,7 +157,7 @@ def test_rows_of_columns_are_counted_too(ends: Any) -> None:
 
 
 def test_events_stay_where_data_is_dropped(ends: Any) -> None:
-    writer, fast, slow = ends()
+    writer, fast, slow = ends("drop_oldest")
     sent, got = 0, []
     for number in range(3):
         writer.emit_event(fb.Barrier(number, 0))
@@ -204,7 +184,7 @@ def test_events_stay_where_data_is_dropped(ends: Any) -> None:
 
 
 def test_events_wait_for_no_slow_one(ends: Any) -> None:
-    writer, fast, slow = ends()
+    writer, fast, slow = ends("drop_oldest")
     for n in range(60):
         writer.emit_event(fb.Watermark(n))
         while not isinstance(fast.poll(0.2), fb.Event):
@@ -223,7 +203,8 @@ def test_events_wait_for_no_slow_one(ends: Any) -> None:
 
 def test_what_is_kept_is_what_fits_the_queue(ends: Any) -> None:
     """Bounded, whatever is sent: at most the queue, and what the slow one has in hand or has given credit for."""
-    writer, fast, slow = ends(config=fb.ExchangeConfig(max_buffers_per_channel=16, buffer_timeout_s=0.005))
+    wide = fb.ExchangeConfig(max_buffers_per_channel=16, buffer_timeout_s=0.005)
+    writer, fast, slow = ends("drop_oldest", writes=wide, reads=wide)
     got: list[Any] = []
     for n in range(3000):
         writer.emit((n, "x" * 100))

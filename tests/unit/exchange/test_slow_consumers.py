@@ -9,38 +9,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from broadcasts import OBJECTS, PATIENCE_S, ROWS, SEGMENTS, broadcasts
 
 import fastbuf as fb
 from fastbuf.errors import ConfigError, ExchangeAborted, ResourceError
 
-ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
-OBJECTS = fb.PickledSerializer()
-SEGMENTS = 160
 CONFIG = fb.ExchangeConfig(max_buffers_per_channel=4, buffer_timeout_s=0.005, stall_timeout_s=20)
-PATIENCE_S = 30.0
 
 
 @pytest.fixture(params=["local", "memfd", "tcp"])
 def ends(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A function that makes a broadcast to two gates; the second one is slow."""
-    shared = request.param == "memfd"
-    far = fb.ShuffleEnvironment(segments=SEGMENTS, segment_size=1024, shared=shared)
-    near = fb.ShuffleEnvironment(segments=SEGMENTS, segment_size=1024, shared=shared)
-    far.listen()
-
-    def make(policy: str, serializer: Any = ROWS, writes: fb.ExchangeConfig = CONFIG, **settings: Any) -> Any:
-        gates = [far.create_input_gate(serializer, channels=1, config=CONFIG, **settings) for _ in range(2)]
-        env, targets = (far, gates) if request.param == "local" else (near, [gate.address for gate in gates])
-        writer = env.create_result_partition(
-            serializer, targets, selector=fb.broadcast(), config=writes, on_slow_consumer=policy
-        )
-        return writer, *gates
-
-    yield make
-    for env in (near, far):
-        env.close()
-        assert env.pool.available == SEGMENTS
-        env.pool.audit()
+    """See :func:`broadcasts`."""
+    with broadcasts(request.param, CONFIG) as make:
+        yield make
 
 
 def record(n: int, kind: str) -> Any:
