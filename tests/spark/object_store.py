@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 BUSY = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate</Message></Error>"
 
 
@@ -26,6 +27,7 @@ class Proxy(ThreadingHTTPServer):
         self.target = port
         self.busy_each = self.reset_each = 0
         self.latency_s = 0.0
+        self.token_left: int | None = None  # requests that are answered before the token has expired; None: it does not
         self.numbers = itertools.count(1)
         self.faults = 0
 
@@ -50,6 +52,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.faults += 1
             self._answer(503, [("Content-Type", "application/xml")], BUSY)
             return
+        if self.server.token_left is not None:
+            self.server.token_left -= 1
+            if self.server.token_left < 0:
+                self._answer(403, [("Content-Type", "application/xml")], EXPIRED)
+                return
         target = http.client.HTTPConnection("127.0.0.1", self.server.target, timeout=60)
         headers = {name: value for name, value in self.headers.items() if name.lower() != "transfer-encoding"}
         if body:

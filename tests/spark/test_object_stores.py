@@ -102,6 +102,36 @@ def test_what_a_killed_driver_leaves(proxy: Proxy, monkeypatch: Any) -> None:
     assert names(system, "bucket/c") == []
 
 
+def test_a_token_that_ends_in_the_middle(spark: Any, proxy: Proxy) -> None:
+    """At each request of a write: the error says so, and the next write, with a new token, puts all in order."""
+    system, path = store(proxy), "bucket/t"
+    first, more = spark.range(4).coalesce(2), spark.range(10, 16).repartition(3)
+    fbs.write_parquet(first, path, filesystem=system)
+    before = set(names(system, path))
+    told = next(proxy.numbers)
+    fbs.write_parquet(more, path, mode="append", filesystem=system)
+    requests = next(proxy.numbers) - told
+    assert requests > 20
+    errors = []
+    for left in range(0, requests, 3):
+        for name in set(names(system, path)) - before:
+            system.delete_file(name)
+        proxy.token_left = left
+        try:
+            fbs.write_parquet(more, path, mode="append", filesystem=system)
+        except Exception as error:
+            errors.append(str(error))
+        finally:
+            proxy.token_left = None
+        fbs.write_parquet(spark.range(20, 22), path, mode="append", filesystem=system)
+        rows = {row.id for row in fbs.read_parquet(spark, path, filesystem=system).collect()}
+        assert rows - set(range(10, 16)) == {0, 1, 2, 3, 20, 21}, left
+        assert len(rows) in (6, 12), "a part of the rows of a write that failed"
+        assert not [name for name in names(system, path) if "_temporary" in name]
+    assert len(errors) > 10
+    assert [error for error in errors if "expired" not in error.lower() and "ACCESS_DENIED" not in error] == []
+
+
 def test_uris(proxy: Proxy, monkeypatch: Any) -> None:
     """Hadoop's names of S3 too; credentials in one are refused, and not shown."""
     for name, value in [

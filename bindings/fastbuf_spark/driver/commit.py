@@ -36,6 +36,8 @@ LONG_NAME = 100  #: bytes of a name; a longer one is hashed in that of its tempo
 STORES = frozenset(("s3", "s3a", "gcs", "gs", "abfs", "abfss", "az"))
 COPIES = 16  #: threads that copy objects
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+#: Temporary directories that writes of this process could not take away, as with credentials that have ended
+_left_over: set[str] = set()
 
 
 class CommitUnknown(ResourceError):
@@ -182,9 +184,16 @@ class Commit:
                 self._folders(self._path, names)
                 for path, name in zip(paths, names, strict=True):
                     self._move(path, f"{self._path}/{name}")
-        except BaseException:
-            self._drop(names)
-            raise
+        except BaseException as error:
+            seen, why = self._drop(names)
+            if not seen:
+                raise
+            _left_over.add(self._temporary)
+            raise ResourceError(
+                f"{error}; and {len(seen)} of {len(names)} files of this write may be seen in {self._path}, since they "
+                f"could not be taken away: {why}. The next write to it, of this process or another of this host, takes "
+                "them away first"
+            ) from error
         self._system.delete_file(f"{self._temporary}/{JOURNAL}")
         self.close()
 
@@ -245,6 +254,8 @@ class Commit:
         Under another name first: tasks of a run that failed may write on for seconds, and new files in a directory that
         is being deleted would stop that.
         """
+        if self._temporary in _left_over:
+            return  # it names the files that are to be taken away
         gone = f"{self._temporary}-{GONE}"
         try:
             if self._is_store:
@@ -256,6 +267,7 @@ class Commit:
         except FileNotFoundError:
             pass
         except OSError as error:  # what was committed is
+            _left_over.update((self._temporary, gone))
             log.warning("%s cannot be taken away, and no reader looks at it: %s", self._temporary, error)
 
     def _brings_back(self, temporary: str) -> bool:
@@ -295,25 +307,37 @@ class Commit:
             self._move(draft, f"{self._temporary}/{name}")
 
     def _clean(self, beside: str, mark: str) -> None:
-        """Remove temporary files and half-finished appends of dead drivers of this host."""
+        """Remove temporary files and half-finished appends of dead drivers of this host, and of this one's own."""
         from pyarrow import fs
 
         for info in self._system.get_file_info(fs.FileSelector(beside, allow_not_found=True)):
             owner = info.base_name.removeprefix(mark).removesuffix(f"-{GONE}").rpartition("-")[0]
-            if not info.base_name.startswith(mark) or not is_dead(owner):
+            if not info.base_name.startswith(mark) or not (is_dead(owner) or info.path in _left_over):
                 continue
             added = self._noted(f"{info.path}/{JOURNAL}")
-            self._drop(added)
+            seen, why = self._drop(added)
+            if seen:
+                raise ResourceError(
+                    f"{self._path} has {len(seen)} files of a write that failed, and they cannot be taken away: {why}"
+                )
             self._is_there |= self._brings_back(info.path)
             log.info("%s: removed the remains of a killed write, %d files of it visible", info.path, len(added))
             with contextlib.suppress(OSError):
                 self._system.delete_dir(info.path)
+                _left_over.discard(info.path)
 
-    def _drop(self, names: Sequence[str]) -> None:
-        """Take files out of the sight of readers."""
+    def _drop(self, names: Sequence[str]) -> tuple[list[str], str]:
+        """Take files out of the sight of readers; those that could not be, and why."""
+        seen, why = [], ""
         for name in names:
-            with contextlib.suppress(OSError):
+            try:
                 self._system.delete_file(f"{self._path}/{name}")
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                seen.append(name)
+                why = str(error)
+        return seen, why
 
     def _noted(self, path: str) -> list[str]:
         try:
