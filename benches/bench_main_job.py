@@ -35,6 +35,8 @@ SHAPES: dict[str, tuple[str, int, int, tuple[str, ...], bool]] = {
     "local[4] R=2 M=16": ("local[4]", 2, 16, ("pipelined", "blocking"), True),
     "local[2] R=1 M=2": ("local[2]", 1, 2, ("pipelined", "blocking"), True),
     "local[4] R=2 M=2 unmeasured": ("local[4]", 2, 2, ("pipelined", "blocking"), False),
+    "local[4] R=200 M=4": ("local[4]", 200, 4, ("blocking",), True),
+    "local[4] R=200 M=4 unmeasured": ("local[4]", 200, 4, ("blocking",), False),
 }
 
 

@@ -6,7 +6,9 @@ two inputs of a cogroup half of the rows.  In one run, in turn: Spark at its def
 lifted (it does not measure its Arrow batches then), and fastbuf's pipeline in blocking mode (auto) and in pipelined.
 Seven rounds: a job of half a second still gets faster in the first few, as Java compiles what it runs often.
 
-And one shuffle into R partitions, of which a pipeline's tasks serve many: to_df has a task for each, as Spark has.
+And one shuffle into R partitions, of which a pipeline's tasks serve many: to_df has a task for each, as Spark has (what
+it takes beside Spark's own Python tasks with no rows at all is a way of its own).  And the jobs above with R = 200,
+Spark's default, where each stage has far more partitions than slots.
 """
 
 from __future__ import annotations
@@ -85,26 +87,27 @@ def check_counts(table: pa.Table) -> None:
 Ways = tuple[Callable[[], None], Callable[[str], None]]  #: Spark's, and fastbuf's in a mode
 
 
-def shuffles(spark: Any, files: str, out: str, count: int) -> Ways:
+def shuffles(spark: Any, files: str, out: str, count: int, partitions: int = 1) -> Ways:
     """Parquet -> map -> shuffle -> map, as many times; counted at the end."""
     import fastbuf_spark as fbs
 
     def theirs() -> None:
         df = spark.read.parquet(files)
         for number in range(count):
-            df = df.mapInArrow(passing, RECORD).repartition(1, "k" if number % 2 == 0 else "name")
+            df = df.mapInArrow(passing, RECORD).repartition(partitions, "k" if number % 2 == 0 else "name")
         check_counts(df.mapInArrow(counting, COUNTS).toArrow())
 
     def ours(mode: str) -> None:
         p = fbs.read_parquet(spark, files)
         for number in range(count):
-            p = p.map_in_arrow(passing, RECORD).shuffle("k" if number % 2 == 0 else "name", partitions=1, mode=mode)
+            key = "k" if number % 2 == 0 else "name"
+            p = p.map_in_arrow(passing, RECORD).shuffle(key, partitions=partitions, mode=mode)
         check_counts(p.map_in_arrow(counting, COUNTS).to_arrow())
 
     return theirs, ours
 
 
-def groups(spark: Any, files: str, out: str, count: int) -> Ways:
+def groups(spark: Any, files: str, out: str, count: int, partitions: int = 2) -> Ways:
     """Parquet -> map -> shuffle -> group -> Parquet."""
     import fastbuf_spark as fbs
 
@@ -121,13 +124,13 @@ def groups(spark: Any, files: str, out: str, count: int) -> Ways:
 
     def ours(mode: str) -> None:
         mapped = fbs.read_parquet(spark, files).map_in_arrow(passing, RECORD)
-        mapped.group_by("k", partitions=2, mode=mode).apply_in_arrow(summed, SUMS).write_parquet(out)
+        mapped.group_by("k", partitions=partitions, mode=mode).apply_in_arrow(summed, SUMS).write_parquet(out)
         done()
 
     return theirs, ours
 
 
-def cogroups(spark: Any, files: str, out: str, count: int) -> Ways:
+def cogroups(spark: Any, files: str, out: str, count: int, partitions: int = 2) -> Ways:
     """Two Parquet inputs, half of the rows each -> shuffle -> cogroup."""
     import fastbuf_spark as fbs
 
@@ -144,7 +147,9 @@ def cogroups(spark: Any, files: str, out: str, count: int) -> Ways:
         check(one.cogroup(other).applyInArrow(summed_pair, SUMS).toArrow())
 
     def ours(mode: str) -> None:
-        one, other = (fbs.read_parquet(spark, path).group_by("k", partitions=2, mode=mode) for path in (left, right))
+        one, other = (
+            fbs.read_parquet(spark, path).group_by("k", partitions=partitions, mode=mode) for path in (left, right)
+        )
         check(one.cogroup(other).apply_in_arrow(summed_pair, SUMS).to_arrow())
 
     return theirs, ours
@@ -194,6 +199,22 @@ def lifted(spark: Any, theirs: Callable[[], None]) -> Callable[[], None]:
 
 
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("job", [job for job in JOBS if job != "one shuffle"])
+def test_jobs_of_200_partitions(job: str, spark: Any, files: str, tmp_path: Path, in_turn: Any, benchmark: Any) -> None:
+    make, count = JOBS[job]
+    theirs, ours = make(spark, files, str(tmp_path / "out"), count, 200)
+
+    benchmark.group = f"{job} of 200 partitions, {ROWS:,} rows"
+    in_turn(
+        {"spark": theirs, "spark, lifted": lifted(spark, theirs), "fastbuf": partial(ours, "auto")},
+        rounds=min(3, ROUNDS),
+        baselines=("spark", "spark, lifted"),
+        speed_up_over="spark",
+        rows=ROWS,
+    )
+
+
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("partitions", [2, 64, 200, 1000])
 def test_any_number_of_partitions(partitions: int, spark: Any, files: str, in_turn: Any, benchmark: Any) -> None:
     import fastbuf_spark as fbs
@@ -206,6 +227,10 @@ def test_any_number_of_partitions(partitions: int, spark: Any, files: str, in_tu
         p = fbs.read_parquet(spark, files).map_in_arrow(passing, RECORD).shuffle("k", partitions=partitions)
         return p.map_in_arrow(counting, COUNTS)
 
+    def no_rows() -> None:
+        """As many Python tasks, none of which has a row."""
+        assert spark.range(0, 0, 1, partitions).mapInArrow(passing, "id long").count() == 0
+
     benchmark.group = f"one shuffle into {partitions} partitions, {ROWS:,} rows"
     in_turn(
         {
@@ -213,6 +238,7 @@ def test_any_number_of_partitions(partitions: int, spark: Any, files: str, in_tu
             "spark, lifted": lifted(spark, theirs),
             "fastbuf": lambda: check_counts(ours().to_arrow()),
             "fastbuf, to_df": lambda: check_counts(ours().to_df().toArrow()),
+            "tasks alone": no_rows,
         },
         rounds=min(3, ROUNDS),
         baselines=("spark", "spark, lifted"),

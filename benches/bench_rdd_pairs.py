@@ -1,9 +1,9 @@
 """Pairs of an RDD by key: fastbuf's ``partition_by``, ``reduce_by_key`` and ``group_by_key`` beside Spark's own.
 
 Shape: FASTBUF_BENCH_PAIRS pairs (2 M; 20 k in a smoke run) of (int, int) and (str, int), FASTBUF_BENCH_KEYS keys (a
-million), cached as Python's pickles in M = 2 partitions; ``local[4]``, R = 2.  In one run, in turn: the floor (the
-cached pairs are read into Python, no shuffle), Spark's own, and fastbuf's modes.  Each way ends in the sum of the
-values, or of groups in the number of them.
+million; a prime), cached as Python's pickles in M = 2 partitions; ``local[4]``, R = FASTBUF_BENCH_PARTITIONS (2).  In
+one run, in turn: the floor (the cached pairs are read into Python, no shuffle), Spark's own, and fastbuf's modes.  Each
+way ends in the sum of the values, or of groups and joins (with the first pair of each key) in the number of them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from sessions import session
 SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
 PAIRS = int(os.environ.get("FASTBUF_BENCH_PAIRS", "20_000" if SMOKE else "2_000_000"))
 ROUNDS = int(os.environ.get("FASTBUF_BENCH_ROUNDS", "5"))
-MASTER, PARTS_IN, PARTS_OUT = "local[4]", 2, 2
-MODES = ("pipelined", "blocking")
+MASTER, PARTS_IN = "local[4]", 2
+PARTS_OUT = int(os.environ.get("FASTBUF_BENCH_PARTITIONS", "2"))
+MODES = ("pipelined", "blocking") if PARTS_OUT <= 2 else ("blocking",)  # more consumers than slots: no pipelined
 KEYS = int(os.environ.get("FASTBUF_BENCH_KEYS", "1_000_003"))
 
 
@@ -43,6 +44,16 @@ def summed(pairs: Iterator[tuple[Any, int]]) -> Iterator[int]:
 def lengths(groups: Iterator[tuple[Any, Any]]) -> Iterator[int]:
     """How many values there are, in C."""
     yield sum(map(len, map(itemgetter(1), groups)))
+
+
+def first(pair: tuple[Any, int]) -> bool:
+    """Whether it is its key's first: KEYS is a prime, so that as many pairs have as many keys."""
+    return pair[1] < KEYS
+
+
+def counted(pairs: Iterator[Any]) -> Iterator[int]:
+    """How many pairs there are."""
+    yield sum(1 for _ in pairs)
 
 
 def added(a: int, b: int) -> int:
@@ -80,6 +91,11 @@ VERBS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, str], Any], Callable
         lambda rdd: rdd.groupByKey(PARTS_OUT),
         lambda rdd, mode: fastbuf("group_by_key", rdd, mode=mode),
         count_of,
+    ),
+    "join": (
+        lambda rdd: rdd.join(rdd.filter(first), PARTS_OUT),
+        lambda rdd, mode: fastbuf("join", rdd, rdd.filter(first), mode=mode),
+        lambda rdd: sum(rdd.mapPartitions(counted).collect()) == PAIRS,
     ),
 }
 

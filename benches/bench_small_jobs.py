@@ -2,10 +2,10 @@
 
 Shape: Python stage -> shuffle by key -> Python stage, ``local[4]``, R = 1 (2 of the 400 inputs, where fastbuf then
 takes its blocking mode by itself), Spark's defaults.  No rows at all; 100 rows; 400 input partitions (40 in a smoke
-run) of 100 rows; 200 of 5,000 rows into 200, where mode pipelined has too few slots; and of FASTBUF_BENCH_ROWS rows
-(10 M; 100 k in a smoke run) a few: ``take(5)``, ``show()``, ``first()``.  A limit that has enough costs Spark the
-workers of its own stages, which the next way has to start anew: so what runs beside Spark's way is a second slower
-there.
+run) of 100 rows; 200 of 5,000 rows into 200, and 100 of 2,000 rows into 1,000, where mode pipelined has too few slots;
+and of FASTBUF_BENCH_ROWS rows (10 M; 100 k in a smoke run) a few: ``take(5)``, ``show()``, ``first()``.  A limit that
+has enough costs Spark the workers of its own stages, which the next way has to start anew: so what runs beside Spark's
+way is a second slower there.
 """
 
 from __future__ import annotations
@@ -46,6 +46,12 @@ JOBS: dict[str, tuple[int, int, int, Callable[[Any], Any]]] = {
     "400 inputs of 100 rows": (100 * INPUTS, INPUTS, 1, lambda df: df.count() == 100 * INPUTS),
     "400 inputs into 2": (100 * INPUTS, INPUTS, 2, lambda df: df.count() == 100 * INPUTS),
     "200 inputs into 200": (5_000 * INPUTS // 2, INPUTS // 2, INPUTS // 2, lambda df: df.count() == 2_500 * INPUTS),
+    "100 inputs into 1,000": (
+        500 * INPUTS,
+        INPUTS // 4,
+        5 * INPUTS // 2,
+        lambda df: df.count() == 500 * INPUTS,
+    ),
     "take(5)": (ROWS, 4, 1, lambda df: len(df.take(5)) == 5),
     "show()": (ROWS, 4, 1, shown),
     "first()": (ROWS, 4, 1, lambda df: df.first() is not None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -38,6 +39,24 @@ class Folded:
     def _items(self, source: Any) -> Iterator[Any]:
         with _Folding():  # and not ``except``, which would add a line
             yield from self._call(source)
+
+
+def error_of_worker(said: str) -> str | None:
+    """Python's own words in what Spark says of a failed job: the error first, then its traceback; None: there are none.
+
+    Spark gives a worker's traceback within its own sentence, and the JVM's frames behind it, as
+    ``PythonException.getMessage`` and ``Throwable.printStackTrace`` write them.
+    """
+    _, word, rest = said.partition("PythonException: ")
+    begin = rest.find("Traceback (most recent call last):")
+    text = re.sub(r"\s*SQLSTATE: \w+\s*\Z", "", rest[begin:].partition("\n\tat org.apache.spark")[0])
+    frames, file, after = text.rpartition('\n  File "')
+    if not word or begin < 0 or not file:
+        return None
+    lines = after.splitlines()
+    error = next((at for at, line in enumerate(lines[1:], 1) if not line.startswith(" ")), len(lines))
+    where = frames + file + "\n".join(lines[:error])
+    return "\n".join(lines[error:]) + "\n\n" + where
 
 
 class _Folding:

@@ -112,6 +112,38 @@ def test_an_error_of_a_function(spark: Any, tmp_path: Path, times: int) -> None:
     assert isinstance(query.exception(), StreamFailed)
 
 
+class OnTheDriver:
+    """A function whose class is not to be had in the workers."""
+
+    def __init__(self, error: str) -> None:
+        self.error = error
+
+    def __call__(self, batches: Any) -> Any:
+        return batches
+
+    def __reduce__(self) -> Any:
+        return (eval, (self.error,))
+
+
+@pytest.mark.parametrize(
+    ("raising", "words"),
+    [
+        ("__import__('of_the_driver_alone')", "ModuleNotFoundError: No module named 'of_the_driver_alone'"),
+        ("{}['a\\tb\\nat c']", "KeyError: "),
+        ("1 // 0", "ZeroDivisionError: "),
+    ],
+)
+def test_a_function_that_cannot_be_loaded(spark: Any, tmp_path: Path, raising: str, words: str) -> None:
+    """The tasks fail before they can say so: Spark says it, and the stream ends as by any error of theirs."""
+    stream = numbered.numbered(spark, ROWS, 0).map_in_arrow(OnTheDriver(raising), numbered.SCHEMA)
+    query = stream.write_stream(fbs.to_memory(), tmp_path / "chk")
+    with pytest.raises(StreamFailed) as failed:
+        query.await_termination(60)
+    assert str(failed.value).startswith(words), str(failed.value)
+    assert "Traceback" in str(failed.value)
+    assert query.status["restarts"] == 2
+
+
 def closed(table: Any, batch: int) -> None:
     raise OSError(f"closed {chr(97 + time.time_ns() % 26)}{chr(97 + time.time_ns() // 26 % 26)}")
 

@@ -58,7 +58,7 @@ class Cluster:
         for name in ("executors", "cores", "task_cpus", "executors_per_host"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name} is {value!r}: a cluster has a number from 1 up of them")
+                raise ConfigError(f"{name} is {value!r}: give a whole number of at least 1")
         if self.cores is None or self.executors is None or self.cores < self.task_cpus:
             raise ConfigError(f"cores is {self.cores}, task_cpus {self.task_cpus}: no task fits into an executor")
         object.__setattr__(self, "tasks", self.cores // self.task_cpus)

@@ -163,7 +163,7 @@ def _adviser(sc: Any, partitions: int, conf: ShuffleConf) -> Callable[[RunSummar
 
 def server_of(sc: Any, conf: ShuffleConf) -> Rendezvous:
     """The driver's rendezvous, at the address that executors reach."""
-    # If a shuffle has its own settings, the session's setting counts too
+    # A page that the session asks for is shown also where the shuffle has settings of its own
     if conf.ui or setting(sc, "spark.fastbuf.ui", "false").strip().lower() == "true":
         page.start(conf.ui_port or int(setting(sc, "spark.fastbuf.uiPort", "0")))
     if str(sc.master).startswith("local") and not str(sc.master).startswith("local-cluster"):

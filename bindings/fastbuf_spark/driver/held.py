@@ -155,7 +155,7 @@ class HeldRuns:
             return
         self._swept = now
         for run, entry in list(self._runs.items()):
-            # Of a Spark that has stopped nothing is known, and its directories are gone
+            # A Spark that has stopped answers None; it has removed its directories itself
             shuffles = entry.shuffles.values()
             if all(each is not None and pyspark_private.is_garbage(each) is not False for each in shuffles):
                 self._remove(run)

@@ -72,7 +72,7 @@ class IcebergCommit:
                 self.metadata, self._io = transaction.table_metadata, transaction._table.io.properties
             else:
                 self.metadata, self._io = there.metadata, there.io.properties
-            # Not the one of a file system, but where this table's data are
+            # The table may set a folder of its own for its data (write.data.path)
             self.data = (there or transaction._table).location_provider().data_path
         if self.metadata.format_version not in VERSIONS:
             raise ConfigError(

@@ -302,7 +302,7 @@ class Rendezvous:
         except BlockingIOError:
             pass
         except OSError:
-            # Reading finds the same end, and handles it outside of loops over runs
+            # The next read fails as well, and ends the connection; here a loop over the runs may be going on
             connection.out.clear()
         mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.out else 0)
         self._selector.modify(connection.sock, mask, connection)

@@ -247,7 +247,7 @@ class StreamingQuery:
             return self._failures < MOST_LOSSES
         line = NUMBERS.sub("#", first_line(outcome.reason))  # addresses and places differ where the error does not
         self._last_errors = [*self._last_errors, line][-SAME_ERROR:]
-        # Who waits for the end of a drained stream does not wait for its luck
+        # A drained stream ends at the third error, whatever that is: somebody waits for the end
         return len(self._last_errors) < SAME_ERROR or (len(set(self._last_errors)) > 1 and not self._draining)
 
     def _completed(self) -> None:

@@ -33,6 +33,7 @@ from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.spec import StreamSpec
 from fastbuf_spark.streams.splits import SplitShares
 from fastbuf_spark.streams.task import run_task
+from fastbuf_spark.tracebacks import error_of_worker
 
 log = logging.getLogger("fastbuf_spark")
 
@@ -256,6 +257,8 @@ class StreamRun:
             case _JobEnded(error):
                 if self._is_done() and not error:  # else rows of the last checkpoint may not be committed
                     self._outcome = Outcome("finished")
+                elif self._missing() and (own := error_of_worker(error)):
+                    self._fail(own, True)  # as of a function whose module no worker can import
                 else:
                     self._suspect(f"Spark's job has ended: {error or 'no reason is known'}", now + GRACE_S)
             case _ if view is None:

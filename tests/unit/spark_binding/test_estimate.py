@@ -157,7 +157,7 @@ def test_the_simulation_runs(simulation: Any, way: str) -> None:
 
 def test_a_cluster_is_of_whole_numbers() -> None:
     for wrong in ({"executors": 0, "cores": 1}, {"executors": 1}, {"executors": 1.5, "cores": 2}):
-        with pytest.raises(ConfigError, match="a cluster has a number from 1 up of them"):
+        with pytest.raises(ConfigError, match="give a whole number of at least 1"):
             fbs.Cluster(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="cores is 2, task_cpus 4: no task fits into an executor"):
         fbs.Cluster(executors=1, cores=2, task_cpus=4)
