@@ -143,6 +143,10 @@ def test_uris(proxy: Proxy, monkeypatch: Any) -> None:
     for scheme in ("s3", "s3a"):
         system, paths = file_system(f"{scheme}://bucket/a/*.parquet", None)
         assert system.type_name == "s3"
+        before = next(proxy.numbers)
+        with system.open_output_stream(f"bucket/u/{scheme}") as stream:
+            stream.write(b"short")
+        assert next(proxy.numbers) - before == 2, "one request"
         assert paths == ["bucket/a/*.parquet"]
     with pytest.raises(ConfigError) as error:
         file_system("s3a://someone:s3cr3t@bucket/a", None)

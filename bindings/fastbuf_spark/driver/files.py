@@ -99,10 +99,12 @@ def _by_uri(uri: str) -> tuple[Any, str]:
         raise ConfigError(
             f"the {scheme} URI has credentials, which would be shown: give them by the environment, or filesystem="
         )
-    if scheme.lower() in ("s3a", "s3n"):  # Hadoop's names
+    asked = uri
+    if scheme.lower() in ("s3", "s3a", "s3n"):  # the last two: Hadoop's names
         uri = f"s3://{rest}"
+        asked = f"{uri}?allow_delayed_open=true"  # a small file is one request, and never an upload that somebody left
     try:
-        system, path = fs.FileSystem.from_uri(uri)
+        system, path = fs.FileSystem.from_uri(asked)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         try:
             import fsspec
