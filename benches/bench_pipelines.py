@@ -7,7 +7,7 @@ lifted (it does not measure its Arrow batches then), and fastbuf's pipeline in b
 Seven rounds: a job of half a second still gets faster in the first few, as Java compiles what it runs often.
 
 And one shuffle into R partitions, of which a pipeline's tasks serve many: to_df has a task for each, as Spark has (what
-it takes beside Spark's own Python tasks with no rows at all is a way of its own).  And the jobs above with R = 200,
+as many of Spark's own Python tasks take, of a row each, is a way of its own).  And the jobs above with R = 200,
 Spark's default, where each stage has far more partitions than slots.
 """
 
@@ -130,6 +130,22 @@ def groups(spark: Any, files: str, out: str, count: int, partitions: int = 2) ->
     return theirs, ours
 
 
+def delta_groups(spark: Any, files: str, out: str, count: int, partitions: int = 2) -> Ways:
+    """The same from a Delta table to another; Spark, which has no reader of these here, from Parquet to Parquet."""
+    import fastbuf_spark as fbs
+
+    table = f"{Path(out).parent}/table"
+    fbs.read_parquet(spark, files).write_delta(table)
+
+    def ours(mode: str) -> None:
+        mapped = fbs.read_delta(spark, table).map_in_arrow(passing, RECORD)
+        mapped.group_by("k", partitions=partitions, mode=mode).apply_in_arrow(summed, SUMS).write_delta(out)
+        assert sum(fbs.read_delta(spark, out).to_arrow()["id_sum"].to_pylist()) == ROWS * (ROWS - 1) // 2
+        shutil.rmtree(out)
+
+    return groups(spark, files, out, count, partitions)[0], ours
+
+
 def cogroups(spark: Any, files: str, out: str, count: int, partitions: int = 2) -> Ways:
     """Two Parquet inputs, half of the rows each -> shuffle -> cogroup."""
     import fastbuf_spark as fbs
@@ -160,6 +176,7 @@ JOBS: dict[str, tuple[Callable[..., Ways], int]] = {
     "two shuffles": (shuffles, 2),
     "three shuffles": (shuffles, 3),
     "groups to files": (groups, 1),
+    "groups, Delta to Delta": (delta_groups, 1),
     "cogroup of files": (cogroups, 1),
 }
 
@@ -227,9 +244,9 @@ def test_any_number_of_partitions(partitions: int, spark: Any, files: str, in_tu
         p = fbs.read_parquet(spark, files).map_in_arrow(passing, RECORD).shuffle("k", partitions=partitions)
         return p.map_in_arrow(counting, COUNTS)
 
-    def no_rows() -> None:
-        """As many Python tasks, none of which has a row."""
-        assert spark.range(0, 0, 1, partitions).mapInArrow(passing, "id long").count() == 0
+    def one_row_each() -> None:
+        """As many Python tasks, of a row each."""
+        assert spark.range(0, partitions, 1, partitions).mapInArrow(passing, "id long").count() == partitions
 
     benchmark.group = f"one shuffle into {partitions} partitions, {ROWS:,} rows"
     in_turn(
@@ -238,7 +255,7 @@ def test_any_number_of_partitions(partitions: int, spark: Any, files: str, in_tu
             "spark, lifted": lifted(spark, theirs),
             "fastbuf": lambda: check_counts(ours().to_arrow()),
             "fastbuf, to_df": lambda: check_counts(ours().to_df().toArrow()),
-            "tasks alone": no_rows,
+            "tasks alone": one_row_each,
         },
         rounds=min(3, ROUNDS),
         baselines=("spark", "spark, lifted"),
