@@ -96,6 +96,7 @@ class Commit:
         self._system = system
         self._path = path.rstrip("/")
         self._mode = mode
+        self._is_seen_in_part = False
         if not self._path:
             raise ConfigError(f"path is {path!r}: give the path of a directory below it")
         parent, slash, name = self._path.rpartition("/")
@@ -188,6 +189,7 @@ class Commit:
             seen, why = self._drop(names)
             if not seen:
                 raise
+            self._is_seen_in_part = True
             _left_over.add(self._temporary)
             raise ResourceError(
                 f"{error}; and {len(seen)} of {len(names)} files of this write may be seen in {self._path}, since they "
@@ -254,8 +256,8 @@ class Commit:
         Under another name first: tasks of a run that failed may write on for seconds, and new files in a directory that
         is being deleted would stop that.
         """
-        if self._temporary in _left_over:
-            return  # it names the files that are to be taken away
+        if self._is_seen_in_part:
+            return  # the journal in it names the files that are to be taken away
         gone = f"{self._temporary}-{GONE}"
         try:
             if self._is_store:
@@ -264,6 +266,7 @@ class Commit:
             self._brings_back(self._temporary)
             self._system.move(self._temporary, gone)
             self._system.delete_dir(gone)
+            _left_over.discard(self._temporary)
         except FileNotFoundError:
             pass
         except OSError as error:  # what was committed is
