@@ -69,7 +69,7 @@ class NumberedKeys:
                 mask &= same(mine.take(pa.array(numbers)), theirs)
             return mask
 
-        numbers = self._index.find(hashes, self._hashes, equal) if len(self) else np.full(len(hashes), -1, np.int64)
+        numbers = self._index.find(hashes, equal) if len(self) else np.full(len(hashes), -1, np.int64)
         new = np.flatnonzero(numbers < 0)
         if len(new):
             numbers[new] = np.arange(len(self), len(self) + len(new))
@@ -77,10 +77,7 @@ class NumberedKeys:
             both = zip(self.columns, fresh, strict=True)
             self.columns = [pa.concat_arrays(pair) for pair in both] if len(self) else fresh
             self._hashes = np.append(self._hashes, hashes[new])
-            if self._index.full_with(len(new)):
-                self._index.rebuild(self._hashes, np.arange(len(self)), 0)
-            else:
-                self._index.add(hashes[new], numbers[new])
+            self._index.add(hashes[new], numbers[new])
             self.order = order_by(pa.table(self.columns, self._names), self._names)
         return numbers
 
@@ -96,7 +93,7 @@ class NumberedKeys:
         numbers[order] = np.arange(len(order))
         self._clear()
         self.columns, self._hashes = columns, hashes
-        self._index.rebuild(hashes, np.arange(len(order)), 0)
+        self._index.add(hashes, np.arange(len(order)))
         return numbers
 
 

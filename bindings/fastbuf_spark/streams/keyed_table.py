@@ -167,7 +167,7 @@ class KeyedTable:
                 mask &= same & ((column.values[places] == values[which]) | ~valid[which])
             return mask
 
-        places = self._index.find(hashes, self._hash, equal)
+        places = self._index.find(hashes, equal)
         is_new = places < 0
         if is_new.any():
             fresh = np.flatnonzero(is_new)
@@ -181,11 +181,7 @@ class KeyedTable:
                 column.write(new_places, array)
             for column in self._columns[len(self.keys) :]:
                 column.valid[new_places] = False
-            if self._index.full_with(len(fresh)):
-                there = np.flatnonzero(self._alive)
-                self._index.rebuild(self._hash[there], there, len(fresh))
-            else:
-                self._index.add(hashes[fresh], new_places)
+            self._index.add(hashes[fresh], new_places)
         self._dirty[self._group[places]] = True
         return Keys(numbers, first, places, is_new)
 

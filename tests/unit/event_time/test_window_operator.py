@@ -340,5 +340,5 @@ def test_a_key_of_another_that_has_its_hash_is_told_apart() -> None:
     index.add(hashes, places)
     keys = np.array([10, 20, 30, 40])  # by place
     asked = np.array([20, 30, 99, 40, 10])
-    found = index.find(np.array([7, 7 + 4096, 7, 9, 7]), hashes, lambda at, rows: keys[at] == asked[rows])
+    found = index.find(np.array([7, 7 + 4096, 7, 9, 7]), lambda at, rows: keys[at] == asked[rows])
     assert found.tolist() == [1, 2, -1, 3, 0]
