@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numbered
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -177,7 +178,7 @@ def test_delta_tables(spark: Any, capsys: Any) -> None:
             "AWS_REGION": "us-east-1",
             "AWS_ALLOW_HTTP": "true",
         }
-        of: dict[str, Any] = {"filesystem": system, "storage_options": options}
+        of: dict[str, Any] = {"storage_options": options}
         df = spark.range(40).selectExpr("id", "id % 2 as k")
         assert fbs.write_delta(df, uri, partition_by="k", **of).rows == 40
         fbs.write_delta(df, uri, **of)
@@ -204,6 +205,27 @@ def test_delta_tables(spark: Any, capsys: Any) -> None:
         read.explain()
         read.to_df().explain(True)
         assert "s3cr3t" not in repr(read) + repr(read._start) + "".join(capsys.readouterr())
+
+
+def test_a_stream_to_a_delta_table(spark: Any, tmp_path: Path) -> None:
+    """Its workers have the credentials that deltalake has."""
+    deltalake = pytest.importorskip("deltalake", reason="pip install 'fastbuf[delta]'")
+    with served_apart() as address:
+        options = {
+            "AWS_ACCESS_KEY_ID": "someone",
+            "AWS_SECRET_ACCESS_KEY": "s3cr3t",
+            "AWS_ENDPOINT_URL": f"http://{address}",
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }
+        uri = "s3://bucket/stream"
+        query = numbered.numbered(spark, 3000, 1500.0).write_stream(
+            fbs.to_delta(uri, "k", storage_options=options), tmp_path / "chk", every=0.5
+        )
+        assert query.await_termination(120)
+        assert query.status["state"] == "finished"
+        numbered.check(deltalake.DeltaTable(uri, storage_options=options).to_pyarrow_table(), 3000)
+        assert "s3cr3t" not in repr(query.status)
 
 
 def test_iceberg_tables(spark: Any, tmp_path: Path, capsys: Any) -> None:

@@ -251,9 +251,10 @@ def read_delta(
     columns, filter
         As for :func:`read_parquet`.  Files whose values cannot match, as the table's log knows them, are not opened.
     filesystem
-        A file system of pyarrow or fsspec by which workers read; default: that of the URI, or the local one.
+        A file system of pyarrow or fsspec by which workers read; default: that of the URI and of
+        ``storage_options``, or the local one.
     storage_options
-        What deltalake takes to open the table; it is not shown.
+        What deltalake takes to open the table; workers read from S3 by it, too.  It is not shown.
 
     Returns
     -------

@@ -66,9 +66,10 @@ def write_delta(
     compression, row_group_size
         As for :func:`write_parquet`.
     filesystem
-        A file system of pyarrow or fsspec by which workers write; default: that of the URI, or the local one.
+        A file system of pyarrow or fsspec by which workers write; default: that of the URI and of
+        ``storage_options``, or the local one.
     storage_options
-        What deltalake takes to open the table; it is not shown.
+        What deltalake takes to open the table; workers write to S3 by it, too.  It is not shown.
 
     Returns
     -------
@@ -93,7 +94,7 @@ def write_delta(
     source = pipeline(df)
     check_mode(mode, MODES)
     check_overwrites(mode, predicate=predicate, read_version=read_version)
-    system, root, uri = location(path, filesystem)
+    system, root, uri = location(path, filesystem, storage_options)
     at, plan = source._terminal()
     table = existing(uri, storage_options) if read_version is None else opened(uri, storage_options, read_version)
     if table is not None and mode == "error":

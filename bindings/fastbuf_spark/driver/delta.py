@@ -14,6 +14,7 @@ from fastbuf_spark.driver import skipping, sources
 from fastbuf_spark.driver.file_types import nullable, refused
 from fastbuf_spark.driver.files import File, file_system
 from fastbuf_spark.driver.reader_options import read_options
+from fastbuf_spark.driver.store_options import store_of
 from fastbuf_spark.expressions import Skipping
 from fastbuf_spark.formats.parquet import Parquet
 from fastbuf_spark.schema import arrow_schema, session_zone
@@ -57,8 +58,10 @@ def delta_errors(uri: str) -> Iterator[None]:
         raise ResourceError(f"{uri}: {error}") from error
 
 
-def location(path: Any, filesystem: Any = None) -> tuple[Any, str, str]:
-    """The file system of a table, its path there, and what deltalake calls it."""
+def location(path: Any, filesystem: Any, options: Mapping[str, str] | None) -> tuple[Any, str, str]:
+    """The file system of a table, its path there, and what deltalake calls it; ``options``: what opens the table."""
+    if filesystem is None and isinstance(path, str):
+        filesystem = store_of(path, options)
     system, paths = file_system(path, filesystem)
     if len(paths) != 1:
         raise ConfigError(f"path is {path!r:.100}: give the path of one table")
@@ -106,7 +109,7 @@ def delta_source(
     import pyarrow as pa
 
     honoured = read_options(spark, "parquet", {})
-    system, root, uri = location(path, filesystem)
+    system, root, uri = location(path, filesystem, options)
     table = opened(uri, options, version, timestamp)
     _check_reading(table, uri)
     whole = spark_schema(table)

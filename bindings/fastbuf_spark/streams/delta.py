@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastbuf.checkpoint.store import sync_directory
 from fastbuf.errors import ConfigError
@@ -50,7 +50,7 @@ class DeltaSink:
         missing = [name for name in self.partition_by if name not in schema.names]
         if missing or len(self.partition_by) == len(schema.names):
             raise ConfigError(f"partition_by is {list(self.partition_by)}: give some of {schema.names}, and not all")
-        _, _, uri = location(self.path)
+        uri = self._location()[2]
         table = existing(uri, self.storage_options)
         if table is None:
             self._commit(schema).append(())
@@ -66,8 +66,11 @@ class DeltaSink:
         """Writes into a directory of this stream's."""
         return _DeltaWriter(self, context)
 
+    def _location(self) -> tuple[Any, str, str]:
+        return location(self.path, None, self.storage_options)
+
     def _commit(self, schema: pa.Schema) -> DeltaCommit:
-        return DeltaCommit(location(self.path)[2], self.storage_options, of_arrow(schema), self.partition_by)
+        return DeltaCommit(self._location()[2], self.storage_options, of_arrow(schema), self.partition_by)
 
 
 class _DeltaWriter(FileWriter):
@@ -75,7 +78,7 @@ class _DeltaWriter(FileWriter):
         import pyarrow as pa
         from pyarrow import fs
 
-        self._system, self._root, _ = location(sink.path)
+        self._system, self._root, _ = sink._location()
         self._is_local = isinstance(self._system, fs.LocalFileSystem)
         self._application = f"fastbuf-{context.job}-{context.generation}-{context.task}"
         self._folder = f"fastbuf-{context.job}"
@@ -136,7 +139,7 @@ def to_delta(
     compression
         As for :meth:`Pipeline.write_delta`.
     storage_options
-        What deltalake takes to open the table, in the workers too; it is not shown.
+        What deltalake takes to open the table; workers write to S3 by it, too.  It is not shown.
 
     Notes
     -----
