@@ -138,11 +138,11 @@ JOBS: dict[str, Callable[[Any, dict[str, Any], str], None]] = {
 def test_stores(
     job: str, spark: Any, places: dict[str, dict[str, Any]], inputs: None, in_turn: Any, benchmark: Any
 ) -> None:
-    numbers = itertools.count()
+    numbers, folder = itertools.count(), job.replace(" ", "-")
 
     def way(place: dict[str, Any]) -> Callable[[], None]:
         def run() -> None:
-            out = f"out-{next(numbers)}"
+            out = f"{folder}-{next(numbers)}"
             JOBS[job](spark, place, out)
             if place["path"].startswith("/"):
                 shutil.rmtree(f"{place['path']}/{out}", ignore_errors=True)

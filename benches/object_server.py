@@ -262,7 +262,8 @@ class Handler(BaseHTTPRequestHandler):
         if tag:
             self.send_header("ETag", tag)
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, *arguments: Any) -> None:
         pass

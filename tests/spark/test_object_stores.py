@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,23 @@ def test_nothing_is_seen_before_the_commit(spark: Any, proxy: Proxy, monkeypatch
     assert seen == [[]]
 
 
+def test_how_many_requests_it_takes(spark: Any, proxy: Proxy) -> None:
+    """Each takes tens of milliseconds, and one comes after the other."""
+    system = store(proxy, allow_delayed_open=True)
+
+    def requests(run: Callable[[], Any]) -> int:
+        before = next(proxy.numbers)
+        run()
+        return next(proxy.numbers) - before - 1
+
+    df = spark.range(10).coalesce(1)
+    # Listed (3: it may be a file), marked, checked, written, seen, noted, copied, done, noted, and 6 to clean up
+    assert requests(lambda: fbs.write_parquet(df, "bucket/n", filesystem=system)) <= 16
+    read = "bucket/n"
+    # Listed; the footer twice by the driver, and with what tells that it is the same file by the worker; the rows
+    assert requests(lambda: fbs.read_parquet(spark, read, filesystem=system).to_arrow()) <= 6
+
+
 def test_what_a_killed_driver_leaves(proxy: Proxy, monkeypatch: Any) -> None:
     """Killed between two copies: the next write takes away what is seen of it."""
     system = store(proxy)
@@ -99,7 +116,7 @@ def test_what_a_killed_driver_leaves(proxy: Proxy, monkeypatch: Any) -> None:
     system.copy_file(f"{first.folder}/x/1.parquet", "bucket/c/1.parquet")
     monkeypatch.setattr(commit, "is_dead", lambda owner: True)
     second = commit.Commit(system, "bucket/c", "error")
-    assert [name for name in names(system, "bucket/c") if second.folder not in name] == []
+    assert [name for name in names(system, "bucket/c") if second._temporary not in name] == []
     second.close()
     assert names(system, "bucket/c") == []
 

@@ -123,6 +123,7 @@ def write_parquet(
             compression,
             plan.conf.memory_bytes,
             limits,
+            commit.mark,
         )
         df = at.then(write, struct_type(REPORT)).to_df()
         with cancelled_with(spark):
@@ -210,7 +211,8 @@ def _empty(write: Write) -> tuple[str, str, int]:
     import pyarrow.parquet as pq
 
     attempt, name = "empty", f"part-00000-empty.{write.compression}.parquet"
-    write.system.create_dir(f"{write.folder}/{attempt}")
+    if not write.mark:
+        write.system.create_dir(f"{write.folder}/{attempt}")
     path = f"{write.folder}/{attempt}/{name}"
     with write.system.open_output_stream(path) as sink:
         pq.write_table(write.schema.empty_table(), sink, compression=write.compression)

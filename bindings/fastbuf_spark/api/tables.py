@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, ResourceError
@@ -20,6 +21,7 @@ from fastbuf_spark.driver.table_columns import check_replaced, partition_values,
 from fastbuf_spark.driver.writer_options import writing
 from fastbuf_spark.schema import struct_type
 from fastbuf_spark.worker.delta import DeltaWrite
+from fastbuf_spark.worker.stores import check_sizes, is_store
 from fastbuf_spark.worker.writing import REPORT, Write, refusals
 
 if TYPE_CHECKING:
@@ -167,13 +169,15 @@ def committed(
     rows: Sequence[Any] = ()
     with refusals(root):
         _drop_remains(system, root, has)
-        for path in (folder, RUNNING):
+        for path in () if is_store(system) else (folder, RUNNING):
             system.create_dir(f"{root}/{path}", recursive=True)
         system.open_output_stream(note).close()
     try:
         with cancelled_with(spark):
-            rows = at.then(write(f"{root}/{folder}"), struct_type(REPORT)).to_df().collect()
-        _check_sizes(system, f"{root}/{folder}", rows)
+            writes = replace(write(f"{root}/{folder}"), mark=note if is_store(system) else "")
+            rows = at.then(writes, struct_type(REPORT)).to_df().collect()
+        names = [f"{row.attempt}/{row.path}" for row in rows]
+        check_sizes(system, f"{root}/{folder}", names, [row.bytes for row in rows])
         commit(folder, rows)
     except BaseException as error:
         if not (isinstance(error, CommitUnknown) or (rows and _may_have(has, folder))):
@@ -181,7 +185,8 @@ def committed(
                 if not isinstance(system, fs.LocalFileSystem):
                     # Tasks may write on for seconds, and a store makes directories as it needs them
                     system.open_output_stream(f"{root}/{RUNNING}/{folder}.{GONE}").close()
-                system.delete_dir(f"{root}/{folder}")
+                with contextlib.suppress(FileNotFoundError):  # in a store, of which no task has written anything
+                    system.delete_dir(f"{root}/{folder}")
                 system.delete_file(note)
         raise
     _drop_others(system, f"{root}/{folder}", {row.attempt for row in rows})
@@ -230,16 +235,6 @@ def _check_empty(system: Any, root: str) -> None:
     seen = [info.base_name for info in inside if not info.base_name.startswith((".", "_", "fastbuf-"))]
     if seen:
         raise ResourceError(f"{root} is no Delta table, and has files ({seen[0]}): give another path, or remove them")
-
-
-def _check_sizes(system: Any, folder: str, rows: Sequence[Any]) -> None:
-    infos = system.get_file_info([f"{folder}/{row.attempt}/{row.path}" for row in rows])
-    for info, row in zip(infos, rows, strict=True):
-        if info.size != row.bytes:
-            raise ResourceError(
-                f"a task wrote {row.bytes} bytes to {info.path}, of which the driver sees {info.size}: the path must "
-                "be on a file system that the driver and all workers share"
-            )
 
 
 def _drop_others(system: Any, folder: str, counted: set[str]) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fastbuf.errors import ConfigError, ResourceError
+from fastbuf_spark.worker import stores
 
 log = logging.getLogger("fastbuf_spark")
 
@@ -31,9 +32,8 @@ JOURNAL = "journal.json"
 OLD = "old"  #: the directory that is being replaced, until the new one is complete
 GONE = "gone"  #: at the end of the name of what is being deleted
 DONE = "_SUCCESS"
+RUNNING = "running"  #: in a store, what is there as long as tasks may write
 LONG_NAME = 100  #: bytes of a name; a longer one is hashed in that of its temporary directory, which may have 255
-#: Types of stores, as pyarrow and fsspec name them: an object is seen whole or not at all
-STORES = frozenset(("s3", "s3a", "gcs", "gs", "abfs", "abfss", "az"))
 COPIES = 16  #: threads that copy objects
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 #: Temporary directories that writes of this process could not take away, as with credentials that have ended
@@ -44,30 +44,20 @@ class CommitUnknown(ResourceError):
     """It is not known whether a table has the files of a write: they stay."""
 
 
-def is_store(system: Any, path: str) -> bool:
-    """Whether this is a store of objects, whose files are copied into place; else its renames are atomic.
+def copies(system: Any, path: str) -> bool:
+    """Whether files are copied into place, as in a store of objects; else renames are atomic.
 
     Raises
     ------
     ConfigError
         Neither.
     """
-    from pyarrow import fs
-
-    if isinstance(system, fs.SubTreeFileSystem):
-        return is_store(system.base_fs, path)
-    if isinstance(system, fs.LocalFileSystem | fs.HadoopFileSystem):
+    names = stores.kinds(system)
+    if names & {"file", "local", "hdfs"}:
         return False
-    kind = getattr(system, "type_name", type(system).__name__)
-    names = {kind}
-    if isinstance(system, fs.PyFileSystem) and isinstance(system.handler, fs.FSSpecHandler):
-        protocol = system.handler.fs.protocol
-        names = {protocol} if isinstance(protocol, str) else set(protocol)
-        if names & {"file", "local", "hdfs"}:
-            return False
-    if not names & STORES:
+    if not names & stores.STORES:
         raise ConfigError(
-            f"{path}: a rename on {kind} is not atomic, so readers could see some of the files. Write to a file "
+            f"{path}: a rename on {min(names)} is not atomic, so readers could see some of the files. Write to a file "
             "system that has one (local, HDFS), to a store of objects, or let Spark write, by the committer of your "
             "store: to_df().write.parquet(path)"
         )
@@ -87,20 +77,23 @@ class Commit:
     ----------
     folder
         Where tasks write, each attempt in a directory of its own.
+    mark
+        An object of a store that is there as long as tasks may write; empty: ``folder`` is.
     """
 
     def __init__(self, system: Any, path: str, mode: str) -> None:
         from pyarrow import fs
 
-        self._is_store = is_store(system, path)
+        self._is_store = copies(system, path)
         self._system = system
         self._path = path.rstrip("/")
         self._mode = mode
-        self._is_seen_in_part = False
+        self._is_seen_in_part = self._is_over = False
         if not self._path:
             raise ConfigError(f"path is {path!r}: give the path of a directory below it")
         parent, slash, name = self._path.rpartition("/")
-        kind = system.get_file_info(self._path).type
+        there = self._inside() if self._is_store else ()
+        kind = fs.FileType.Directory if there else system.get_file_info(self._path).type
         if kind == fs.FileType.File:
             raise ResourceError(f"{path} is a file: give the path of a directory")
         if kind == fs.FileType.NotFound and isinstance(system, fs.LocalFileSystem) and os.path.islink(self._path):
@@ -118,10 +111,10 @@ class Commit:
             )
         if not self._is_store:
             self._clean(above, f".{name}{MARK}")
-        self._clean(self._path, inside)
+        if there or not self._is_store:
+            self._clean(self._path, inside)
         if self._is_store:
-            inside_it = system.get_file_info(fs.FileSelector(self._path, allow_not_found=True))
-            self._is_there = any(not info.base_name.startswith(inside) for info in inside_it)
+            self._is_there = any(not info.base_name.startswith(inside) for info in there and self._inside())
         if self._is_there and mode == "error":
             raise ResourceError(f"{path} is there already: use mode='overwrite' or 'append', or another path")
         if self._is_there and mode == "overwrite" and isinstance(system, fs.LocalFileSystem) and os.path.ismount(path):
@@ -133,8 +126,21 @@ class Commit:
         beside = self._path if self._adds else above
         named = f"{mark}{owner_of(os.getpid())}-{secrets.token_hex(8)}"
         self._temporary = f"{beside}/{named}" if beside.strip("/") else f"{slash}{named}"
-        self.folder = f"{self._temporary}/attempts"
-        system.create_dir(self.folder, recursive=True)
+        self.folder, self.mark = f"{self._temporary}/attempts", ""
+        if self._is_store:
+            self.mark = f"{self._temporary}/{RUNNING}"
+            system.open_output_stream(self.mark).close()
+        else:
+            system.create_dir(self.folder, recursive=True)
+
+    def _inside(self) -> Sequence[Any]:
+        """What is in the directory, if it is one."""
+        from pyarrow import fs
+
+        try:
+            return self._system.get_file_info(fs.FileSelector(self._path, allow_not_found=True))
+        except NotADirectoryError:
+            return ()
 
     def commit(self, written: Sequence[tuple[str, str, int]]) -> None:
         """Make exactly these files visible to readers.
@@ -149,13 +155,9 @@ class Commit:
         ResourceError
             The driver does not see a file as it was written: workers and driver do not share a file system.
         """
-        paths = [f"{self.folder}/{attempt}/{path}" for attempt, path, _ in written]
-        for info, (_, _, size) in zip(self._system.get_file_info(paths), written, strict=True):
-            if info.size != size:
-                raise ResourceError(
-                    f"a task wrote {size} bytes to {info.path}, of which the driver sees {info.size}: the path must be "
-                    "on a file system that the driver and all workers share"
-                )
+        names = [f"{attempt}/{path}" for attempt, path, _ in written]
+        stores.check_sizes(self._system, self.folder, names, [size for _, _, size in written])
+        paths = [f"{self.folder}/{name}" for name in names]
         if self._adds:
             self._add(paths, [path for _, path, _ in written])
         else:
@@ -165,7 +167,8 @@ class Commit:
         """What to raise instead of an error, if another write has taken away what this one had written."""
         from pyarrow import fs
 
-        if self._temporary not in str(error) or self._system.get_file_info(self.folder).type != fs.FileType.NotFound:
+        still = self.mark or self.folder
+        if self._temporary not in str(error) or self._system.get_file_info(still).type != fs.FileType.NotFound:
             return None
         return ResourceError(
             f"{self._path} was replaced or removed by another write while this one ran, and the files of this one with "
@@ -196,7 +199,10 @@ class Commit:
                 f"could not be taken away: {why}. The next write to it, of this process or another of this host, takes "
                 "them away first"
             ) from error
-        self._system.delete_file(f"{self._temporary}/{JOURNAL}")
+        if self._is_store:
+            self._note(JOURNAL, [])  # one request, and to delete it takes three
+        else:
+            self._system.delete_file(f"{self._temporary}/{JOURNAL}")
         self.close()
 
     def _replace(self, paths: Sequence[str], names: Sequence[str]) -> None:
@@ -256,16 +262,17 @@ class Commit:
         Under another name first: tasks of a run that failed may write on for seconds, and new files in a directory that
         is being deleted would stop that.
         """
-        if self._is_seen_in_part:
-            return  # the journal in it names the files that are to be taken away
+        if self._is_seen_in_part or self._is_over:
+            return  # in part: the journal in it names the files that are to be taken away
         gone = f"{self._temporary}-{GONE}"
         try:
             if self._is_store:
                 self._system.delete_dir(self._temporary)
-                return
-            self._brings_back(self._temporary)
-            self._system.move(self._temporary, gone)
-            self._system.delete_dir(gone)
+            else:
+                self._brings_back(self._temporary)
+                self._system.move(self._temporary, gone)
+                self._system.delete_dir(gone)
+            self._is_over = True
             _left_over.discard(self._temporary)
         except FileNotFoundError:
             pass

@@ -58,7 +58,7 @@ def delta_errors(uri: str) -> Iterator[None]:
         raise ResourceError(f"{uri}: {error}") from error
 
 
-def location(path: Any, filesystem: Any, options: Mapping[str, str] | None) -> tuple[Any, str, str]:
+def location(path: Any, filesystem: Any = None, options: Mapping[str, str] | None = None) -> tuple[Any, str, str]:
     """The file system of a table, its path there, and what deltalake calls it; ``options``: what opens the table."""
     if filesystem is None and isinstance(path, str):
         filesystem = store_of(path, options)
@@ -120,7 +120,7 @@ def delta_source(
         actions = pa.table(table.get_add_actions())
         rows = _kept_rows(table) if "deletionVectors" in features(table)[0] else {}
     types = {name: arrow_schema(_only(whole, name), session_zone(spark)).field(0).type for name in by}
-    layout = Parquet().layout()
+    layout = Parquet()
     fragments = []
     for at, raw in enumerate(actions["path"].to_pylist()):
         if "://" in raw or raw.startswith("/"):
@@ -133,7 +133,7 @@ def delta_source(
         if filtered.columns and filtered.skips(expression, _bounds(actions, at, bounded)):
             continue
         file = File(f"{root}/{unquote(raw)}", actions["size_bytes"][at].as_py(), -1, (), rows.get(raw))
-        fragments.append((file, layout.make_fragment(file.path, system, partition_expression=expression)))
+        fragments.append((file, layout.fragment(file.path, system, expression, file.size)))
     asked = sources.Asked(spark, "read_delta", path, columns, filter, filesystem, honoured)
     return sources._shared(asked, fragments, read_with, shown, whole)
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastbuf.errors import ConfigError, ResourceError, SchemaError
 from fastbuf_spark.driver.directory_names import values_of
 from fastbuf_spark.driver.reader_options import is_true
 from fastbuf_spark.worker.reading import changed
+from fastbuf_spark.worker.stores import is_store
 
+SUMMARIES = ("_common_metadata", "_metadata")  #: names of files with the schema of others, best first
 WILD = re.compile(r"[*?\[{\\]")  #: a path with one of these may be a pattern
 _LOCAL = re.compile(r"file:(//(localhost)?(?=/)|(?=/(?!/)))", re.I)  #: how the URI of a local path begins
 
@@ -120,17 +123,31 @@ def _by_uri(uri: str) -> tuple[Any, str]:
     return system, path
 
 
-def listed(path: Any, filesystem: Any, options: Mapping[str, str]) -> tuple[Any, list[str], list[File]]:
-    """The file system of one or more paths, the paths in it, and the files of these."""
+class Listing(NamedTuple):
+    """What is at some paths.
+
+    Attributes
+    ----------
+    files
+        To be read, in order.
+    summaries
+        Those that tell the schema of all Parquet files in one of the directories, best first.
+    """
+
+    system: Any
+    files: list[File]
+    summaries: list[str]
+
+
+def listed(path: Any, filesystem: Any, options: Mapping[str, str]) -> Listing:
+    """The file system of one or more paths, and the files of these."""
     system, paths = file_system(path, filesystem)
     base = options.get("basePath")
     root = file_system(base, filesystem)[1][0].rstrip("/") + "/" if base else ""
-    return system, paths, list_files(system, paths, options, root)
+    return list_files(system, paths, options, root)
 
 
-def list_files(
-    system: Any, paths: Sequence[str], options: Mapping[str, str] | None = None, root: str = ""
-) -> list[File]:
+def list_files(system: Any, paths: Sequence[str], options: Mapping[str, str] | None = None, root: str = "") -> Listing:
     """All files that Spark reads of these paths, in order, but for ``pathGlobFilter``.
 
     It ignores empty files, those whose names begin with a dot or an underscore, and directories in one of these paths,
@@ -156,10 +173,9 @@ def list_files(
     recursive = is_true(options, "recursiveFileLookup")
     files: list[File] = []
     below: list[File] = []
+    summaries: list[str] = []
     for path, pattern in [each for given in paths for each in _matched(system, given)]:
-        info = system.get_file_info(path)
-        if info.type == fs.FileType.NotFound:
-            raise ResourceError(f"{path} does not exist")
+        info, there = _looked_at(system, path)
         base = info.path.rstrip("/") + "/"
         if not base.startswith(root):
             raise ConfigError(f"{path} is not below basePath, which is {root}")
@@ -168,10 +184,17 @@ def list_files(
                 values = values_of(info.path[len(root) :].split("/")[:-1]) if root and not recursive else ()
                 files.append(File(info.path, info.size, changed(info), values))
             continue
-        if len(paths) == 1 and not is_true(options, "streaming.fileStreamSink.ignoreMetadata"):
-            _check_stream(system, base)
-        for each in _below(system, path):
+        streamed = len(paths) == 1 and not is_true(options, "streaming.fileStreamSink.ignoreMetadata")
+        for each in there:
             inside = each.path[len(base) :].split("/")
+            if streamed and inside == ["_spark_metadata"] and each.type == fs.FileType.Directory:
+                raise ConfigError(
+                    f"{base} was written by a stream, and Spark reads the files alone that its log (_spark_metadata) "
+                    "names: let Spark read it (fbs.pipeline(spark.read...)), or set "
+                    "spark.sql.streaming.fileStreamSink.ignoreMetadata=true to have all files read"
+                )
+            if len(inside) == 1 and inside[0] in SUMMARIES and each.type == fs.FileType.File and not pattern:
+                summaries.append(each.path)
             if each.type == fs.FileType.File and each.size and not any(map(_hidden, inside)):
                 values = () if recursive else values_of(each.path[len(root or base) :].split("/")[:-1])
                 if pattern and values and not root:
@@ -189,18 +212,29 @@ def list_files(
         )
     if any(file.values for file in files):
         files += below  # refused by whoever looks for columns: some files have them, and these do not
-    return sorted(files, key=lambda file: file.path)
+    # Of several directories the first one's
+    best = sorted(summaries, key=lambda path: SUMMARIES.index(path.rpartition("/")[2]))
+    return Listing(system, sorted(files, key=lambda file: file.path), best)
 
 
-def _check_stream(system: Any, base: str) -> None:
+def _looked_at(system: Any, path: str) -> tuple[Any, Iterable[Any]]:
+    """What is at a path, and in it if it is a directory; a store is asked first for that, and so once.
+
+    Raises
+    ------
+    ResourceError
+        There is nothing.
+    """
     from pyarrow import fs
 
-    if system.get_file_info(f"{base}_spark_metadata").type == fs.FileType.Directory:
-        raise ConfigError(
-            f"{base} was written by a stream, and Spark reads the files alone that its log (_spark_metadata) names: "
-            "let Spark read it (fbs.pipeline(spark.read...)), or set spark.sql.streaming.fileStreamSink.ignoreMetadata="
-            "true to have all files read"
-        )
+    if is_store(system):
+        with suppress(NotADirectoryError):
+            if inside := list(_below(system, path)):
+                return fs.FileInfo(path.rstrip("/"), fs.FileType.Directory), inside
+    info = system.get_file_info(path)
+    if info.type == fs.FileType.NotFound:
+        raise ResourceError(f"{path} does not exist")
+    return info, _below(system, path) if info.type == fs.FileType.Directory else ()
 
 
 def matching(files: Sequence[File], options: Mapping[str, str]) -> list[File]:
@@ -226,7 +260,7 @@ def _below(system: Any, folder: str, above: tuple[str, ...] = ()) -> Iterator[An
     here = os.path.realpath(folder) if local else ""
     if local and here in above:
         raise ResourceError(f"{folder} is a link to {here}, which it is in: take the link away, or name the files")
-    for each in system.get_file_info(fs.FileSelector(folder, recursive=not local)):
+    for each in system.get_file_info(fs.FileSelector(folder, recursive=not local, allow_not_found=not local)):
         yield each
         if local and each.type == fs.FileType.Directory and not _hidden(each.base_name):
             yield from _below(system, each.path, (*above, here))
@@ -301,14 +335,6 @@ def _form(name: str, path: str) -> re.Pattern[str]:
         return re.compile(text, re.DOTALL)
     except re.error as error:
         raise ConfigError(f"{path} is no pattern: {name!r}: {error}") from error
-
-
-def summaries(system: Any, paths: Sequence[str]) -> list[str]:
-    """The files that tell the schema of all Parquet files in one of these directories, best first."""
-    from pyarrow import fs
-
-    at = [f"{path.rstrip('/')}/{name}" for name in ("_common_metadata", "_metadata") for path in paths]
-    return [info.path for info in system.get_file_info(at) if info.type == fs.FileType.File]
 
 
 def _hidden(name: str) -> bool:

@@ -161,7 +161,7 @@ def iceberg_source(
     types = {field.name: field.type for field in read_with}
     place = places(there.io.properties, filesystem)
     parts = {number: _identities(spec, schema, whole, spark) for number, spec in there.specs().items()}
-    layout = Parquet().layout()
+    layout = Parquet()
     fragments = []
     for task in tasks:
         file = task.file
@@ -174,8 +174,8 @@ def iceberg_source(
             continue
         system, path = place(file.file_path)
         mask = _mask(deleted[file.file_path]) if file.file_path in deleted else None
-        fragment = layout.make_fragment(path, system, partition_expression=expression)
-        fragments.append((File(path, file.file_size_in_bytes, -1, (), mask), fragment))
+        size = file.file_size_in_bytes
+        fragments.append((File(path, size, -1, (), mask), layout.fragment(path, system, expression, size)))
     names, unknown = _names(there), _rounded(there, schema)
     numbered = pa.schema(
         [

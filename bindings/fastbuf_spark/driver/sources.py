@@ -82,8 +82,8 @@ class Asked:
         """Whether an option is true."""
         return is_true(self.options, option, default)
 
-    def listed(self) -> tuple[Any, list[str], list[listing.File]]:
-        """The file system, and the paths and files there."""
+    def listed(self) -> listing.Listing:
+        """The file system, and the files there."""
         return listing.listed(self.path, self.filesystem, self.options)
 
 
@@ -104,7 +104,7 @@ def files_source(
     directory_types: dict[str, DataType] = {}
     if schema is not None:
         format.check(asked, schema)
-    system, paths, files = asked.listed()
+    system, files, summaries = asked.listed()
     # Columns that are found by their places are those of the schema, whatever their names
     if schema is not None and format.by_name:
         schema, directory_types = _without_directories(schema, files)
@@ -114,7 +114,7 @@ def files_source(
     files = listing.matching(files, asked.options)
     format.check_files(files)
     if schema is None:
-        schema = format.schema(asked, system, paths, files)
+        schema = format.schema(asked, system, files, summaries)
         format.check(asked, schema)
     return listed_source(asked, format.with_columns(asked, schema), system, files, schema, types)
 

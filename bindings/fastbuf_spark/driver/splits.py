@@ -35,7 +35,7 @@ def fragments(
                 expression = expression & pc.field(name).is_null()
             else:
                 expression = expression & (pc.field(name) == value_of(value, types[name], name))
-        pairs.append((file, format.fragment(file.path, system, expression)))
+        pairs.append((file, format.fragment(file.path, system, expression, file.size)))
     return pairs
 
 
@@ -48,12 +48,14 @@ def pieces(
     def of(each: tuple[File | None, Format, Any]) -> list[Piece]:
         file, format, fragment = each
         size, when, mask = (-1, -1, None) if file is None else (file.size, file.changed, file.mask)
-        checked = size if when >= 0 else -1
         if skipping is not None and skipping.skips(fragment.partition_expression):
             return []
         whole = not cut or mask is not None
         parts = [(fragment, 0, size)] if whole else format.split(fragment, size, schema, skipping)
-        return [Piece(format, part, rows, max(0, nbytes), checked, when, mask) for part, rows, nbytes in parts]
+        return [
+            Piece(format, part, rows, max(0, nbytes), size, when, mask, () if whole else format.groups(part))
+            for part, rows, nbytes in parts
+        ]
 
     with ThreadPoolExecutor(READERS) as readers:
         return [piece for parts in readers.map(of, files) for piece in parts]
@@ -85,5 +87,6 @@ def _joined(split: list[Piece]) -> list[Piece]:
             pieces.append(piece)
         else:
             rows, nbytes = last.rows + piece.rows, last.nbytes + piece.nbytes
-            pieces[-1] = Piece(piece.format, both, rows, nbytes, piece.size, piece.changed)
+            groups = last.groups + piece.groups
+            pieces[-1] = Piece(piece.format, both, rows, nbytes, piece.size, piece.changed, groups=groups)
     return pieces

@@ -35,10 +35,10 @@ def store_of(uri: str, options: Mapping[str, str] | None) -> Any | None:
     scheme, _, rest = uri.partition("://")
     if not options or scheme.lower() not in ("s3", "s3a"):
         return None
-    known = {str(name).lower().removeprefix("aws_"): value for name, value in options.items()}
+    given = {str(name).lower().removeprefix("aws_"): value for name, value in options.items()}
     arguments: dict[str, Any] = {}
     for argument, names in _S3.items():
-        values = [known[name] for name in names if known.get(name)]
+        values = [given[name] for name in names if given.get(name)]
         if values:
             arguments[argument] = values[0].lower() in _TRUE if argument in _FLAGS else values[0]
     if not arguments:
@@ -46,9 +46,9 @@ def store_of(uri: str, options: Mapping[str, str] | None) -> Any | None:
     from pyarrow import fs
 
     if "region" not in arguments:
-        told = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-        if told or "endpoint_override" in arguments:
-            arguments["region"] = told or "us-east-1"
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        if region or "endpoint_override" in arguments:
+            arguments["region"] = region or "us-east-1"
         else:
             arguments["region"] = fs.resolve_s3_region(rest.partition("/")[0])
     # As by a URI alone: a small file is one request, and never an upload that somebody left

@@ -79,7 +79,7 @@ class Format:
         """The format of files that have these columns."""
         return self
 
-    def schema(self, asked: Asked, system: Any, paths: Sequence[str], files: Sequence[File]) -> StructType:
+    def schema(self, asked: Asked, system: Any, files: Sequence[File], summaries: list[str]) -> StructType:
         """Spark's schema of files: that of the first one, or with ``mergeSchema`` those of all.
 
         Raises
@@ -87,13 +87,15 @@ class Format:
         ConfigError
             There are no files.
         """
-        at = self.tell(asked, system, paths, [file.path for file in files])
+        at = self.tell(asked, [file.path for file in files], summaries)
         if not at:
-            raise ConfigError(f"{paths[0]} has no {self.title} files to take the schema from: give schema=")
+            raise ConfigError(f"{asked.path} has no {self.title} files to take the schema from: give schema=")
+
+        sizes = {file.path: file.size for file in files}
 
         def of(path: str) -> tuple[str, StructType]:
             with with_path(path):
-                return path, self.schema_of(asked, self.fragment(path, system))
+                return path, self.schema_of(asked, self.fragment(path, system, size=sizes.get(path, -1)))
 
         if not asked.is_set("mergeSchema"):
             return of(at[0])[1]
@@ -102,8 +104,14 @@ class Format:
         with ThreadPoolExecutor(READERS) as readers:
             return merged(readers.map(of, at), asked.is_set("caseSensitive"))
 
-    def tell(self, asked: Asked, system: Any, paths: Sequence[str], files: list[str]) -> list[str]:
-        """The paths of the files that tell the schema, in the order in which they count."""
+    def tell(self, asked: Asked, files: list[str], summaries: list[str]) -> list[str]:
+        """The paths of the files that tell the schema, in the order in which they count.
+
+        Parameters
+        ----------
+        summaries
+            Files that tell that of all Parquet files in a directory, best first.
+        """
         return files
 
     def schema_of(self, asked: Asked, fragment: Any) -> StructType:
@@ -114,8 +122,16 @@ class Format:
         assert fields is not None
         return of_arrow(fields)
 
-    def fragment(self, path: str, system: Any, expression: Any = None) -> Any:
-        """A file; ``expression``: an expression that is true of all its rows."""
+    def fragment(self, path: str, system: Any, expression: Any = None, size: int = -1) -> Any:
+        """A file.
+
+        Parameters
+        ----------
+        expression
+            Is true of all its rows.
+        size
+            Its bytes, so that a store need not be asked for them; -1: not known.
+        """
         import pyarrow.compute as pc
 
         return Fragment(path, system, pc.scalar(True) if expression is None else expression)
@@ -126,11 +142,19 @@ class Format:
         """The parts of a file that may have rows to read, each with its rows (0: not known) and bytes."""
         return [(fragment, 0, size)]
 
+    def groups(self, fragment: Any) -> tuple[int, ...]:
+        """The row groups that a part of a file consists of; empty: the format has none."""
+        return ()
+
     def joined(self, one: Any, other: Any) -> Any:
         """Two parts as one, if the other goes on where the one ends; None if they are not to be joined."""
         return None
 
     # Of the tasks
+
+    def again(self, fragment: Any, size: int, groups: tuple[int, ...]) -> Any:
+        """A fragment that came from the driver, with the size of its file (-1: not known)."""
+        return fragment
 
     def fields(self, fragment: Any) -> pa.Schema | None:
         """Names and types of the columns of a file; None: they are not known before its rows are read."""
@@ -196,8 +220,15 @@ class Scanned(Format):
         """That class, with its settings."""
         raise NotImplementedError
 
-    def fragment(self, path: str, system: Any, expression: Any = None) -> Any:
-        return self.layout().make_fragment(path, system, partition_expression=expression)
+    def fragment(self, path: str, system: Any, expression: Any = None, size: int = -1) -> Any:
+        return sized(self.layout(), path, system, size, partition_expression=expression)
+
+    def again(self, fragment: Any, size: int, groups: tuple[int, ...]) -> Any:
+        if size < 0:
+            return fragment
+        more: dict[str, Any] = {"row_groups": list(groups)} if groups else {}
+        expression = fragment.partition_expression
+        return sized(fragment.format, fragment.path, fragment.filesystem, size, partition_expression=expression, **more)
 
     def fields(self, fragment: Any) -> pa.Schema | None:
         return fragment.physical_schema
@@ -225,6 +256,16 @@ class Scanned(Format):
         )
         for batch in scanner.to_batches():
             yield batch if skipping is None else batch.select(list(names)).filter(batch.column(flag))
+
+
+def sized(layout: Any, path: str, system: Any, size: int, **more: Any) -> Any:
+    """A fragment of a file of this size; before version 17 pyarrow does not take it."""
+    if size >= 0:
+        try:
+            return layout.make_fragment(path, system, file_size=size, **more)
+        except TypeError:
+            pass
+    return layout.make_fragment(path, system, **more)
 
 
 class OfDataset(Scanned):

@@ -81,7 +81,7 @@ class Csv(Lines):
     def with_columns(self, asked: Asked, schema: StructType) -> Self:
         return replace(self, names=tuple(schema.names))
 
-    def schema(self, asked: Asked, system: Any, paths: Sequence[str], files: Sequence[File]) -> StructType:
+    def schema(self, asked: Asked, system: Any, files: Sequence[File], summaries: list[str]) -> StructType:
         """Strings, with the names of the first line that is not blank, of the first file that has one."""
         from pyspark.sql.types import StringType, StructField, StructType
 
@@ -89,7 +89,7 @@ class Csv(Lines):
             if names := self._first_values(file.path, system):
                 names = self._headed(names, asked.is_set("caseSensitive"))
                 return StructType([StructField(name, StringType()) for name in names])
-        raise ConfigError(f"{paths[0]} has no files with lines: give schema=")
+        raise ConfigError(f"{asked.path} has no files with lines: give schema=")
 
     def _first_values(self, path: str, system: Any) -> list[str]:
         import pyarrow as pa

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any
@@ -39,15 +39,12 @@ class Parquet(Scanned):
 
         return ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
 
-    def tell(self, asked: Asked, system: Any, paths: Sequence[str], files: list[str]) -> list[str]:
+    def tell(self, asked: Asked, files: list[str], summaries: list[str]) -> list[str]:
         """A summary, if there is one, counts first; where schemas are merged, last, or alone."""
-        from fastbuf_spark.driver.files import summaries
-
-        summary_files = summaries(system, paths)
         if not asked.is_set("mergeSchema"):
-            return [*summary_files, *files]
+            return [*summaries, *files]
         only = [] if asked.is_set("parquet.respectSummaryFiles") else files
-        return [*only, *reversed(summary_files)]
+        return [*only, *reversed(summaries)]
 
     def schema_of(self, asked: Asked, fragment: Any) -> StructType:
         fragment.ensure_complete_metadata()
@@ -74,6 +71,9 @@ class Parquet(Scanned):
             used = sum(column.total_uncompressed_size for column, top in tops if top in wanted)
             pieces.append((part, about.num_rows, used))
         return pieces
+
+    def groups(self, fragment: Any) -> tuple[int, ...]:
+        return tuple(group.id for group in fragment.row_groups)
 
     def joined(self, one: Any, other: Any) -> Any:
         """Later row groups of the same file: a path may be of two file systems, or be given twice."""

@@ -52,8 +52,7 @@ class FilesSource:
         seen = dict(state["seen"]) if state else {}
         newest = int(state["newest"]) if state else 0
         try:
-            _, _, files = listing.listed(self.path, None, self.options)
-            files = listing.matching(files, self.options)
+            files = listing.matching(listing.listed(self.path, None, self.options).files, self.options)
         except ConfigError:  # there is nothing yet
             files = []
         times = {file.path: file.changed for file in files}

@@ -12,6 +12,7 @@ from fastbuf.errors import ResourceError, SchemaMismatch
 from fastbuf_spark.expressions import Skipping
 from fastbuf_spark.formats.base import BATCH_ROWS, Format, with_path
 from fastbuf_spark.schema import conform
+from fastbuf_spark.worker.stores import opened
 from fastbuf_spark.worker.texts import of_text
 
 if TYPE_CHECKING:
@@ -36,9 +37,11 @@ class Piece:
     rows, nbytes
         Rows (0: unknown), and bytes of the requested columns.
     size, changed
-        Size and modification time of the file when the driver listed it; -1: not checked.
+        Size and modification time of the file when the driver listed it; -1: not known, or not checked.
     mask
         Whether each of the first rows of the file is to be read, as an Arrow array; the others are.  None: all are.
+    groups
+        Of the file, that the piece is; empty: it is the whole file.
     """
 
     format: Format
@@ -48,6 +51,12 @@ class Piece:
     size: int = -1
     changed: int = -1
     mask: Any = None
+    groups: tuple[int, ...] = ()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """What pyarrow sends of a fragment lacks the size of its file, for which a store would be asked."""
+        fragment = state["format"].again(state["fragment"], state["size"], state["groups"])
+        self.__dict__.update(state, fragment=fragment)
 
     def check(self) -> None:
         """Check that the file is still the one that the driver listed: the plan is not valid for another one.
@@ -57,7 +66,7 @@ class Piece:
         ResourceError
             The file was replaced.
         """
-        if self.size < 0:
+        if self.changed < 0:
             return
         info = self.fragment.filesystem.get_file_info(self.fragment.path)
         if (info.size, changed(info)) != (self.size, self.changed):
@@ -103,9 +112,9 @@ class Read:
 
     def __call__(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Read the whole input first: a reader left behind could take the next task's input
-        for split in [int(i) for batch in source for i in batch.column(0).to_pylist()]:
-            for piece in self.splits[split]:
-                yield from self.rows_of(piece)
+        asked = [int(i) for batch in source for i in batch.column(0).to_pylist()]
+        for piece in opened([piece for split in asked for piece in self.splits[split]]):
+            yield from self.rows_of(piece)
 
     @cached_property
     def skipping(self) -> Skipping | None:
@@ -117,8 +126,7 @@ class Read:
         return None if self.filter is None else Skipping(self.filter, schema)
 
     def rows_of(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece."""
-        piece.check()
+        """The rows of a piece, which is checked."""
         format, skipping = piece.format, self.skipping
         if skipping is not None and skipping.skips(piece.fragment.partition_expression):
             return

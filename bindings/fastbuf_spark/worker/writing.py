@@ -52,6 +52,8 @@ class Write:
         Names and positions of the columns used for directories' names.
     memory_bytes
         Memory for rows that wait to be written.
+    mark
+        An object of a store that is there as long as the run: no directories are made.  Empty: ``folder`` is there.
     """
 
     system: Any
@@ -62,6 +64,7 @@ class Write:
     compression: str
     memory_bytes: int
     limits: Limits = Limits()
+    mark: str = ""
 
     #: What else pyarrow's writer of Parquet is told
     parquet: ClassVar[Mapping[str, Any]] = {}
@@ -289,16 +292,24 @@ class _File:
 
         write = self._write
         if self._writer is None:
-            below = write.folder
-            # Not recursively: if the run is over, its directory was removed and must not be made again
-            for name in (self._attempt, *self.folder.split("/")[:-1]):
-                below += f"/{name}"
-                write.system.create_dir(below, recursive=False)
+            self._make_folder()
             self._sink = write.system.open_output_stream(f"{write.folder}/{self._attempt}/{self._path}")
             options = {**write.parquet, "compression": write.compression, "metadata_collector": self._footers}
             self._writer = pq.ParquetWriter(self._sink, write.schema, **options)
         batches = [pa.ipc.read_record_batch(copied, write.schema) for copied in self._buffers]
         self._writer.write_table(pa.Table.from_batches(batches), row_group_size=write.limits.group_rows)
+
+    def _make_folder(self) -> None:
+        """Make the file's directory, unless the run is over: then what was written has been removed for good."""
+        from pyarrow import fs
+
+        system, mark = self._write.system, self._write.mark
+        if mark and system.get_file_info(mark).type == fs.FileType.NotFound:
+            raise FileNotFoundError(errno.ENOENT, "the run is over", mark)
+        below = self._write.folder
+        for name in () if mark else (self._attempt, *self.folder.split("/")[:-1]):
+            below += f"/{name}"
+            system.create_dir(below, recursive=False)
 
     def close(self) -> tuple[str, str, int, int, str]:
         with refusals(self._write.folder, self.folder):

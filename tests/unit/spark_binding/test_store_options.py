@@ -49,7 +49,13 @@ def test_names_of_options(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("uri", "options"),
-    [("s3://b/t", None), ("s3://b/t", {}), ("s3://b/t", {"timeout": "30s"}), ("/a/table", OPTIONS), ("gs://b/t", OPTIONS)],
+    [
+        ("s3://b/t", None),
+        ("s3://b/t", {}),
+        ("s3://b/t", {"timeout": "30s"}),
+        ("/a/table", OPTIONS),
+        ("gs://b/t", OPTIONS),
+    ],
 )
 def test_what_the_uri_alone_decides(uri: str, options: dict[str, str] | None) -> None:
     assert store_of(uri, options) is None

@@ -1,0 +1,93 @@
+"""Stores of objects: each request takes tens of milliseconds, and there are no directories to make and no renames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import ResourceError
+
+if TYPE_CHECKING:
+    from fastbuf_spark.worker.reading import Piece
+
+#: Types of stores, as pyarrow and fsspec name them: an object is seen whole or not at all
+STORES = frozenset(("s3", "s3a", "gcs", "gs", "abfs", "abfss", "az"))
+AHEAD = 2  #: files whose footers are asked for while another one is read
+
+
+def kinds(system: Any) -> set[str]:
+    """What pyarrow or fsspec call a file system."""
+    from pyarrow import fs
+
+    if isinstance(system, fs.SubTreeFileSystem):
+        return kinds(system.base_fs)
+    if isinstance(system, fs.PyFileSystem) and isinstance(system.handler, fs.FSSpecHandler):
+        protocol = system.handler.fs.protocol
+        return {protocol} if isinstance(protocol, str) else set(protocol)
+    return {getattr(system, "type_name", type(system).__name__)}
+
+
+def is_store(system: Any) -> bool:
+    """Whether a file system is known to be a store of objects."""
+    return bool(kinds(system) & STORES)
+
+
+def check_sizes(system: Any, folder: str, paths: Sequence[str], sizes: Sequence[int]) -> None:
+    """Check that files somewhere below a directory have these bytes.  A store is asked once for all of them.
+
+    Raises
+    ------
+    ResourceError
+        The driver does not see a file as it was written: workers and driver do not share a file system.
+    """
+    from pyarrow import fs
+
+    whole = [f"{folder}/{path}" for path in paths]
+    if is_store(system) and len(whole) > 1:
+        infos = system.get_file_info(fs.FileSelector(folder, allow_not_found=True, recursive=True))
+    else:
+        infos = system.get_file_info(whole)
+    seen = {info.path: info.size for info in infos if info.type == fs.FileType.File}
+    for path, size in zip(whole, sizes, strict=True):
+        if seen.get(path) != size:
+            raise ResourceError(
+                f"a task wrote {size} bytes to {path}, of which the driver sees {seen.get(path)}: the path must be on "
+                "a file system that the driver and all workers share"
+            )
+
+
+def opened(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """Pieces that are checked, one after the other; those of stores are checked and opened while others are read.
+
+    Raises
+    ------
+    ResourceError
+        The file of a piece was replaced.
+    """
+    if not any(is_store(piece.fragment.filesystem) for piece in pieces):
+        for piece in pieces:
+            piece.check()
+            yield piece
+        return
+    threads = ThreadPoolExecutor(2 * (1 + AHEAD), thread_name_prefix="fastbuf-opens")
+    waiting: dict[int, tuple[Future[None], Future[None]]] = {}
+    try:
+        for at, piece in enumerate(pieces):
+            for next_one in range(at, min(at + 1 + AHEAD, len(pieces))):
+                if next_one not in waiting:
+                    other = pieces[next_one]
+                    waiting[next_one] = threads.submit(other.check), threads.submit(_open, other)
+            check, footer = waiting[at]
+            check.result()
+            footer.result()
+            yield piece
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+def _open(piece: Piece) -> None:
+    """Read what a file tells of itself; what goes wrong does so again when it is read."""
+    with suppress(Exception):
+        piece.format.fields(piece.fragment)

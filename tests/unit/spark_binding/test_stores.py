@@ -1,0 +1,157 @@
+"""What is asked of a store, of which each answer takes long: as little as can be, and meanwhile files are read."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations import local
+from pyarrow import fs
+
+from fastbuf.errors import ResourceError
+from fastbuf_spark.driver import splits
+from fastbuf_spark.driver.files import list_files
+from fastbuf_spark.formats.parquet import Parquet
+from fastbuf_spark.worker import stores
+from fastbuf_spark.worker.reading import Piece, Read
+from fastbuf_spark.worker.stores import AHEAD, check_sizes, is_store, kinds, opened
+
+
+class Store(local.LocalFileSystem):  # type: ignore[misc]
+    """A directory that says it is a store, and notes what it is asked."""
+
+    protocol = "s3"
+    cachable = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def info(self, path: Any, **more: Any) -> Any:
+        self.asked.append(f"info {Path(path).name}")
+        return super().info(path, **more)
+
+    def find(self, path: Any, **more: Any) -> Any:
+        self.asked.append(f"find {Path(path).name}")
+        found = super().find(path, **more)
+        del self.asked[self.asked.index(f"find {Path(path).name}") + 1 :]  # which a real one is not asked
+        return found
+
+
+@pytest.fixture
+def asked() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def store(asked: Store) -> Any:
+    return fs.PyFileSystem(fs.FSSpecHandler(asked))
+
+
+def files_in(folder: Path, count: int) -> None:
+    for number in range(count):
+        pq.write_table(pa.table({"x": [number] * 10}), folder / f"{number}.parquet", row_group_size=5)
+
+
+def test_what_a_store_is(store: Any) -> None:
+    assert is_store(store)
+    assert is_store(fs.SubTreeFileSystem("/", store))
+    assert is_store(fs.S3FileSystem(region="us-east-1", anonymous=True))
+    assert not is_store(fs.LocalFileSystem())
+    assert not is_store(fs.PyFileSystem(fs.FSSpecHandler(local.LocalFileSystem())))
+    assert kinds(fs.LocalFileSystem()) == {"local"}
+
+
+def test_a_directory_of_a_store_is_listed_once(tmp_path: Path, asked: Store, store: Any) -> None:
+    files_in(tmp_path, 3)
+    (tmp_path / "_metadata").write_bytes(b"x")
+    (tmp_path / "_common_metadata").write_bytes(b"x")
+    there = list_files(store, [str(tmp_path)])
+    assert asked.asked == [f"find {tmp_path.name}"]
+    other = list_files(fs.LocalFileSystem(), [str(tmp_path)])
+    assert [(file.path, file.size) for file in there.files] == [(file.path, file.size) for file in other.files]
+    assert there.summaries == other.summaries == [f"{tmp_path}/_common_metadata", f"{tmp_path}/_metadata"]
+    assert len(list_files(store, [f"{tmp_path}/1.parquet"]).files) == 1
+    with pytest.raises(ResourceError, match="does not exist"):
+        list_files(store, [f"{tmp_path}/none"])
+
+
+def test_sizes_of_many_files_are_asked_for_once(tmp_path: Path, asked: Store, store: Any) -> None:
+    (tmp_path / "a").mkdir()
+    for name in "xyz":
+        (tmp_path / "a" / name).write_text(name * 4)
+    check_sizes(store, str(tmp_path), ["a/x", "a/y", "a/z"], [4, 4, 4])
+    assert asked.asked == [f"find {tmp_path.name}"]
+    for system in (store, fs.LocalFileSystem()):
+        with pytest.raises(ResourceError, match=r"wrote 5 bytes to .*a/y, of which the driver sees 4"):
+            check_sizes(system, str(tmp_path), ["a/x", "a/y"], [4, 5])
+        with pytest.raises(ResourceError, match=r"wrote 4 bytes to .*a/none, of which the driver sees None"):
+            check_sizes(system, str(tmp_path), ["a/none"], [4])
+
+
+def pieces(folder: Path, system: Any) -> list[Piece]:
+    there = list_files(system, [str(folder)]).files
+    fragments = [(file, Parquet(), part) for file, part in splits.fragments(system, there, Parquet(), {})]
+    return splits.pieces(fragments, pa.schema([("x", pa.int64())]), None)
+
+
+def test_a_piece_keeps_its_row_groups_and_its_size(tmp_path: Path) -> None:
+    files_in(tmp_path, 2)
+    (joined,) = splits.shared_out(pieces(tmp_path, fs.LocalFileSystem()), 1)
+    assert [piece.groups for piece in joined] == [(0, 1), (0, 1)]
+    single = pieces(tmp_path, fs.LocalFileSystem())[3]
+    assert single.groups == (1,)
+    schema = pa.schema([("x", pa.int64())])
+    read = Read(((single,), joined), schema, schema)
+    for each in (read, pickle.loads(pickle.dumps(read)), replace(read)):
+        rows = [batch.column(0).to_pylist() for batch in each([pa.record_batch({"n": [0, 1]})])]
+        assert [value for some in rows for value in some] == [1] * 5 + [0] * 10 + [1] * 10
+
+
+def test_the_next_files_are_opened_meanwhile(tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    files_in(tmp_path, 6)
+    parts = [piece for piece in pieces(tmp_path, store) if piece.groups == (0,)]
+    begun: list[str] = []
+    check = Piece.check
+
+    def slow_check(self: Piece) -> None:
+        begun.append(Path(self.fragment.path).name)
+        time.sleep(0.01)
+        check(self)
+
+    monkeypatch.setattr(Piece, "check", slow_check)
+    reading = opened(parts)
+    for number in range(4):
+        assert next(reading) is parts[number]
+        deadline = time.monotonic() + 10
+        while len(begun) < number + 1 + AHEAD and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert sorted(begun) == [f"{at}.parquet" for at in range(number + 1 + AHEAD)]
+    reading.close()  # type: ignore[attr-defined]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("fastbuf-opens")]
+
+
+def test_a_file_that_was_replaced_is_told_when_its_turn_comes(tmp_path: Path, store: Any) -> None:
+    files_in(tmp_path, 3)
+    parts = [piece for piece in pieces(tmp_path, store) if piece.groups == (0,)]
+    (tmp_path / "1.parquet").write_bytes(b"no Parquet any more")
+    reading = opened(parts)
+    assert next(reading) is parts[0]
+    with pytest.raises(ResourceError, match=r"1\.parquet has been changed since it was planned"):
+        next(reading)
+    (tmp_path / "0.parquet").unlink()
+    with pytest.raises(ResourceError, match=r"0\.parquet has been changed .* is gone"):
+        next(opened(parts))
+
+
+def test_files_of_this_machine_are_checked_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files_in(tmp_path, 3)
+    monkeypatch.setattr(stores, "ThreadPoolExecutor", None)
+    assert len(list(opened(pieces(tmp_path, fs.LocalFileSystem())))) == 6
