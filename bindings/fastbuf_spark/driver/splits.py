@@ -82,11 +82,14 @@ def _joined(split: list[Piece]) -> list[Piece]:
     pieces: list[Piece] = []
     for piece in split:
         last = pieces[-1] if pieces else None
-        both = last.format.joined(last.fragment, piece.fragment) if last and last.rows and piece.rows else None
+        both: Any = None
+        groups: tuple[int, ...] = ()
+        if last and last.rows and piece.rows:
+            groups = last.groups + piece.groups
+            both = last.format.joined(last.fragment, piece.fragment, piece.size, groups)
         if last is None or both is None:
             pieces.append(piece)
         else:
             rows, nbytes = last.rows + piece.rows, last.nbytes + piece.nbytes
-            groups = last.groups + piece.groups
             pieces[-1] = Piece(piece.format, both, rows, nbytes, piece.size, piece.changed, groups=groups)
     return pieces

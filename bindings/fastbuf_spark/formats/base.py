@@ -146,15 +146,27 @@ class Format:
         """The row groups that a part of a file consists of; empty: the format has none."""
         return ()
 
-    def joined(self, one: Any, other: Any) -> Any:
-        """Two parts as one, if the other goes on where the one ends; None if they are not to be joined."""
+    def joined(self, one: Any, other: Any, size: int, groups: tuple[int, ...]) -> Any:
+        """Two parts as one, if the other goes on where the one ends; None if they are not to be joined.
+
+        Parameters
+        ----------
+        size
+            Of the file; -1: not known.
+        groups
+            Those of both.
+        """
         return None
 
     # Of the tasks
 
-    def again(self, fragment: Any, size: int, groups: tuple[int, ...]) -> Any:
-        """A fragment that came from the driver, with the size of its file (-1: not known)."""
+    def sent(self, fragment: Any) -> Any:
+        """What goes to a task instead of a fragment of a file whose size is known."""
         return fragment
+
+    def again(self, sent: Any, size: int, groups: tuple[int, ...]) -> Any:
+        """The fragment, from what was sent of it."""
+        return sent
 
     def fields(self, fragment: Any) -> pa.Schema | None:
         """Names and types of the columns of a file; None: they are not known before its rows are read."""
@@ -223,12 +235,12 @@ class Scanned(Format):
     def fragment(self, path: str, system: Any, expression: Any = None, size: int = -1) -> Any:
         return sized(self.layout(), path, system, size, partition_expression=expression)
 
-    def again(self, fragment: Any, size: int, groups: tuple[int, ...]) -> Any:
-        if size < 0:
-            return fragment
-        more: dict[str, Any] = {"row_groups": list(groups)} if groups else {}
-        expression = fragment.partition_expression
-        return sized(fragment.format, fragment.path, fragment.filesystem, size, partition_expression=expression, **more)
+    def sent(self, fragment: Any) -> Any:
+        """Its place alone: pyarrow's own form lacks the size, and asks the file for its row groups once more."""
+        return Fragment(fragment.path, fragment.filesystem, fragment.partition_expression)
+
+    def again(self, sent: Any, size: int, groups: tuple[int, ...]) -> Any:
+        return part_of(self.layout(), sent, size, groups)
 
     def fields(self, fragment: Any) -> pa.Schema | None:
         return fragment.physical_schema
@@ -266,6 +278,13 @@ def sized(layout: Any, path: str, system: Any, size: int, **more: Any) -> Any:
         except TypeError:
             pass
     return layout.make_fragment(path, system, **more)
+
+
+def part_of(layout: Any, fragment: Any, size: int, groups: tuple[int, ...]) -> Any:
+    """Some row groups of a file, or all if none is named."""
+    more: dict[str, Any] = {"row_groups": list(groups)} if groups else {}
+    expression = fragment.partition_expression
+    return sized(layout, fragment.path, fragment.filesystem, size, partition_expression=expression, **more)
 
 
 class OfDataset(Scanned):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import SchemaError
 from fastbuf_spark.driver.file_types import MOST_DIGITS, nullable, refused
-from fastbuf_spark.formats.base import Scanned, with_path
+from fastbuf_spark.formats.base import Scanned, part_of, with_path
 from fastbuf_spark.worker.reading import FIELD_ID, in_file
 
 if TYPE_CHECKING:
@@ -75,15 +75,11 @@ class Parquet(Scanned):
     def groups(self, fragment: Any) -> tuple[int, ...]:
         return tuple(group.id for group in fragment.row_groups)
 
-    def joined(self, one: Any, other: Any) -> Any:
+    def joined(self, one: Any, other: Any, size: int, groups: tuple[int, ...]) -> Any:
         """Later row groups of the same file: a path may be of two file systems, or be given twice."""
-        if one.path != other.path or one.filesystem != other.filesystem:
+        if one.path != other.path or one.filesystem != other.filesystem or list(groups) != sorted(set(groups)):
             return None
-        ids = [group.id for part in (one, other) for group in part.row_groups]
-        if ids != sorted(set(ids)):
-            return None
-        expression = other.partition_expression
-        return other.format.make_fragment(other.path, other.filesystem, partition_expression=expression, row_groups=ids)
+        return part_of(other.format, other, size, groups)
 
     def check_fragment(self, fragment: Any, fields: pa.Schema | None, schema: pa.Schema) -> None:
         check_calendar(fragment, schema)

@@ -53,10 +53,13 @@ class Piece:
     mask: Any = None
     groups: tuple[int, ...] = ()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to a task, without a question to the file or its store."""
+        return {**self.__dict__, "fragment": self.fragment if self.size < 0 else self.format.sent(self.fragment)}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """What pyarrow sends of a fragment lacks the size of its file, for which a store would be asked."""
-        fragment = state["format"].again(state["fragment"], state["size"], state["groups"])
-        self.__dict__.update(state, fragment=fragment)
+        fragment, size, groups = state["fragment"], state["size"], state["groups"]
+        self.__dict__.update(state, fragment=fragment if size < 0 else state["format"].again(fragment, size, groups))
 
     def check(self) -> None:
         """Check that the file is still the one that the driver listed: the plan is not valid for another one.

@@ -115,6 +115,20 @@ def test_a_piece_keeps_its_row_groups_and_its_size(tmp_path: Path) -> None:
         assert [value for some in rows for value in some] == [1] * 5 + [0] * 10 + [1] * 10
 
 
+def test_a_plan_reads_each_footer_once(tmp_path: Path) -> None:
+    """And not once more for each row group, nor to send it to a task."""
+    files_in(tmp_path, 1)
+    parts = pieces(tmp_path, fs.LocalFileSystem())
+    whole = (tmp_path / "0.parquet").read_bytes()
+    (tmp_path / "0.parquet").unlink()
+    ((joined,),) = splits.shared_out(parts, 1)
+    sent = pickle.dumps(joined)
+    (tmp_path / "0.parquet").write_bytes(whole)
+    for piece in (joined, pickle.loads(sent)):
+        assert [group.id for group in piece.fragment.row_groups] == [0, 1]
+        assert piece.fragment.path == f"{tmp_path}/0.parquet"
+
+
 def test_the_next_files_are_opened_meanwhile(tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     files_in(tmp_path, 6)
     parts = [piece for piece in pieces(tmp_path, store) if piece.groups == (0,)]
