@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numbered
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +22,7 @@ import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, ResourceError
 from fastbuf_spark.driver import commit
 from fastbuf_spark.driver.files import file_system
+from fastbuf_spark.streams.files import files_source
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
@@ -170,6 +173,26 @@ def test_uris(proxy: Proxy, monkeypatch: Any) -> None:
     with pytest.raises(ConfigError) as error:
         file_system("s3a://someone:s3cr3t@bucket/a", None)
     assert "s3cr3t" not in str(error.value)
+
+
+def test_files_of_a_stream(spark: Any, proxy: Proxy, monkeypatch: Any) -> None:
+    """Those that appear are found, and read from an offset on, as a worker does it."""
+    for name, value in [
+        ("ACCESS_KEY_ID", "a"),
+        ("SECRET_ACCESS_KEY", "b"),
+        ("ENDPOINT_URL", f"http://{proxy.address}"),
+    ]:
+        monkeypatch.setenv(f"AWS_{name}", value)
+    system = store(proxy)
+    source = files_source(spark, "s3://bucket/stream", "parquet", "x long", False, 3600.0, {})
+    assert source.splits(None)[0] == []
+    pq.write_table(pa.table({"x": range(5)}), "bucket/stream/a.parquet", filesystem=system)
+    (one,), state = source.splits(None)
+    pq.write_table(pa.table({"x": range(5, 9)}), "bucket/stream/b.parquet", filesystem=system)
+    (other,), _ = source.splits(state)
+    reads = [list(pickle.loads(pickle.dumps(source))._read(split.name, at)) for split, at in ((one, 3), (other, 0))]
+    assert [batch.column(0).to_pylist() for read in reads for batch, _ in read] == [[3, 4], [5, 6, 7, 8]]
+    assert [at for read in reads for _, at in read] == [5, 4]
 
 
 def test_a_file_of_another_writer(spark: Any, proxy: Proxy) -> None:

@@ -17,6 +17,7 @@ from test_orc_avro import written
 from test_streams_ends import until
 
 import fastbuf_spark as fbs
+from fastbuf.errors import ConfigError
 from fastbuf_spark.streams import fail_points
 
 SCHEMA = "v long, s string, d double"
@@ -171,3 +172,24 @@ def test_a_file_that_has_to_wait_is_not_idle(spark: Any, tmp_path: Path) -> None
     counts = timed.group_by("k", partitions=1).window("1 minute").agg_arrow([([], "count_all")])
     assert counts.write_stream(sink, tmp_path / "chk", every=0.1).await_termination(60)
     assert sum(sink.table()["count_all"].to_pylist()) == 200
+
+
+def test_directories_that_are_no_directories(spark: Any, tmp_path: Path) -> None:
+    """Refused, where a directory of that name would be made on each host; a URI of this host's files is a path."""
+    stream = fbs.stream_rate(spark, 0, rows=10, tasks=1)
+    with pytest.raises(ConfigError, match=r"path is 's3://bucket/out': .* have mounted.*to_delta writes to stores"):
+        fbs.to_parquet("s3://bucket/out")
+    with pytest.raises(ConfigError, match=r"checkpoint is 'gs://bucket/chk'"):
+        stream.write_stream(fbs.to_memory(), "gs://bucket/chk")
+    with pytest.raises(ConfigError, match=r"restore_from is 'hdfs://host/x'"):
+        stream.write_stream(fbs.to_memory(), str(tmp_path / "chk"), restore_from="hdfs://host/x")
+    with pytest.raises(ConfigError, match=r"checkpoint is 's3://bucket/chk'"):
+        fbs.read_state("s3://bucket/chk", "x")
+    query = stream.write_stream(fbs.to_parquet(f"file://{tmp_path}/out"), f"file://{tmp_path}/chk", every=0.1)
+    with pytest.raises(ConfigError, match=r"path is 's3://bucket/save'"):
+        query.savepoint("s3://bucket/save")
+    assert query.await_termination(60)
+    assert pq.read_table(tmp_path / "out").num_rows == 10
+    assert (tmp_path / "chk").is_dir()
+    assert not Path("s3:").exists()
+    assert not Path("file:").exists()

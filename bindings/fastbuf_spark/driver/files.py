@@ -88,6 +88,28 @@ def file_system(path: Any, filesystem: Any) -> tuple[Any, list[str]]:
     return locations[0][0], [os.path.abspath(os.path.expanduser(p)) if local else p for _, p in locations]
 
 
+def shared_folder(name: str, path: str | os.PathLike[str], instead: str = "") -> str:
+    """The path of a directory that all hosts have mounted.
+
+    Parameters
+    ----------
+    name, instead
+        In the error: of the argument, and what to do.
+
+    Raises
+    ------
+    ConfigError
+        It is a URI of a store, or of a file system that is not mounted.
+    """
+    local = _LOCAL.sub("", os.fspath(path))
+    if "://" in local:
+        raise ConfigError(
+            f"{name} is {os.fspath(path)!r}: give the path of a directory that driver and all tasks have mounted, as "
+            f"files are renamed there and kept on its disk (fsync), which a store does not do{instead}"
+        )
+    return local
+
+
 def _by_uri(uri: str) -> tuple[Any, str]:
     import pyarrow as pa
     from pyarrow import fs

@@ -45,7 +45,8 @@ def stream_files(
     Parameters
     ----------
     path
-        A directory that all hosts see.  Files must appear whole: write elsewhere and rename, as Spark and fastbuf do.
+        A directory that all hosts see, or the URI of one in a store.  Files must appear whole, as objects of a store
+        do: elsewhere write them under another name and rename them, as Spark and fastbuf do.
     format
         "parquet", "csv", "json", "ipc", "orc" or "avro".
     schema

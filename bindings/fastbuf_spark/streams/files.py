@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import ConfigError
+from fastbuf.errors import ConfigError, ResourceError
 from fastbuf_spark.driver import files as listing
 from fastbuf_spark.driver.file_types import nullable
 from fastbuf_spark.driver.reader_options import read_options
@@ -16,6 +16,7 @@ from fastbuf_spark.formats.base import Format
 from fastbuf_spark.schema import struct_type
 from fastbuf_spark.streams.source import IteratorReader, Split, SplitReader
 from fastbuf_spark.worker.reading import Piece, Read
+from fastbuf_spark.worker.stores import is_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +56,10 @@ class FilesSource:
             files = listing.matching(listing.listed(self.path, None, self.options).files, self.options)
         except ConfigError:  # there is nothing yet
             files = []
+        except ResourceError:
+            if not is_store(listing.file_system(self.path, None)[0]):  # where a directory is no more than its objects
+                raise
+            files = []
         times = {file.path: file.changed for file in files}
         newest = max([newest, *times.values()])
         oldest = newest - int(self.max_age_s * 1e9)
@@ -68,9 +73,8 @@ class FilesSource:
         return IteratorReader(self._read, schema, in_turn=False)
 
     def _read(self, path: str, offset: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-        import pyarrow.fs as fs
-
-        piece = Piece(self.format, self.format.fragment(path, fs.LocalFileSystem()), 0, 0)
+        system, _ = listing.file_system(self.path, None)
+        piece = Piece(self.format, self.format.fragment(path, system), 0, 0)
         at = 0
         for batch in self.read.rows_of(piece):
             rows = batch.num_rows

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.checkpoint.store import sync_directory
 from fastbuf.errors import ConfigError
+from fastbuf_spark.driver.files import shared_folder
 from fastbuf_spark.driver.writer_options import codec
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.sink import CommitFailed, Committable, SinkContext, SinkWriter
@@ -159,7 +160,8 @@ def to_parquet(
     Parameters
     ----------
     path
-        A directory that all hosts see; made if it is missing.  Rows are added to what it has.
+        A directory that all hosts have mounted; made if it is missing.  Rows are added to what it has.  To a store of
+        objects rows go by :func:`to_delta`.
     partition_by
         Columns whose values name directories, as ``k=v``.
     compression
@@ -171,4 +173,5 @@ def to_parquet(
     files that readers like.
     """
     by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-    return ParquetSink(os.fspath(path), by, codec(compression))
+    instead = "; to_delta writes to stores"
+    return ParquetSink(shared_folder("path", path, instead), by, codec(compression))

@@ -18,6 +18,7 @@ from fastbuf.checkpoint.coordinator import CheckpointCoordinator
 from fastbuf.checkpoint.store import CheckpointError, CheckpointStore
 from fastbuf.errors import ConfigError, FastbufError, StallTimeout
 from fastbuf_spark.driver.checks import slots_of
+from fastbuf_spark.driver.files import shared_folder
 from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.streams import fail_points
 from fastbuf_spark.streams.run import Command, Outcome, StreamRun
@@ -176,13 +177,14 @@ class StreamingQuery:
         CheckpointError
             It could not be taken or copied within that time.
         """
+        folder = shared_folder("path", path)
         answered, answers = threading.Event(), [""]
 
         def answer(error: str) -> None:
             answers[0] = error
             answered.set()
 
-        self._command(lambda run: run.savepoint(path, answer))
+        self._command(lambda run: run.savepoint(folder, answer))
         deadline = time.monotonic() + timeout
         while not answered.wait(min(0.1, max(0.0, deadline - time.monotonic()))):
             if self._ended.is_set() and not answered.is_set():

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.checkpoint.store import CheckpointError, read_metadata, read_piece
 from fastbuf.errors import ConfigError
+from fastbuf_spark.driver.files import shared_folder
 from fastbuf_spark.streams.state_values import from_arrow, key_part, keys_of, to_arrow
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ def read_state(checkpoint: str | os.PathLike[str], name: str, variable: str | No
     CheckpointError
         There is no checkpoint, or it cannot be read.
     """
-    folder = Path(checkpoint)
+    folder = Path(shared_folder("checkpoint", checkpoint))
     for left in reversed(range(TRIES)):
         names = [each for each in _listed(folder / "checkpoints") if each[:-5].isdigit()]
         if not names:

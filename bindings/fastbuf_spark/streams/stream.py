@@ -12,6 +12,7 @@ from fastbuf.errors import ConfigError
 from fastbuf_spark.api.functions import pandas_rules
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import check_function, partition_count, slots_of
+from fastbuf_spark.driver.files import shared_folder
 from fastbuf_spark.results import iterables
 from fastbuf_spark.schema import arrow_schema, large_types, not_carried, session_zone, struct_type
 from fastbuf_spark.shipping import AsItIs
@@ -227,7 +228,8 @@ class Stream:
             What ``to_parquet``, ``to_postgres``, ``to_kafka``, ``to_function``, ``to_memory`` give, or a sink of your
             own (:class:`fastbuf_spark.streams.sink.Sink`).
         checkpoint
-            A directory that driver and all tasks see.  If it has checkpoints, the stream goes on from the newest.
+            A directory that driver and all tasks have mounted.  If it has checkpoints, the stream goes on from the
+            newest.
         every
             Interval of checkpoints: seconds, or text with a unit.  With ``exactly_once`` rows are seen when their
             checkpoint is complete.
@@ -290,7 +292,7 @@ class Stream:
         patience = checkpoints.timeout_s * (checkpoints.tolerated + 2)
         conf = dataclasses.replace(conf, stall_timeout=max(conf.stall_timeout, patience))
         server = server_of(sc, conf)
-        store = CheckpointStore(checkpoint, key_groups)
+        store = CheckpointStore(shared_folder("checkpoint", checkpoint), key_groups)
         spec = StreamSpec(
             "",
             name or f"{' and '.join(source.name for source in sources)} to {sink.name}",
@@ -308,7 +310,7 @@ class Stream:
         store.lock()
         try:
             if restore_from is not None:
-                store.begin_from(restore_from)
+                store.begin_from(shared_folder("restore_from", restore_from))
                 spec = dataclasses.replace(spec, key_groups=store.key_groups)  # the savepoint's
             for stage in stages:
                 if stage.operator is not None and stage.tasks > store.key_groups:
