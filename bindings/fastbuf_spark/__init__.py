@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         partition_by,
         reduce_by_key,
     )
-    from fastbuf_spark.api.sinks import Written, write_parquet
+    from fastbuf_spark.api.sinks import Written, write_ipc, write_parquet
     from fastbuf_spark.api.sources import (
         read_avro,
         read_csv,
@@ -126,6 +126,7 @@ __all__ = [
     "ui",
     "write_delta",
     "write_iceberg",
+    "write_ipc",
     "write_parquet",
 ]
 
@@ -191,6 +192,7 @@ _HOMES = {
     "ui": "driver.page",
     "write_delta": "api.tables",
     "write_iceberg": "api.iceberg",
+    "write_ipc": "api.sinks",
     "write_parquet": "api.sinks",
 }
 

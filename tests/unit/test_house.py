@@ -345,7 +345,7 @@ MOST_FUNCTION_LINES, MOST_METHODS = 60, 30
 LONGER = {  # functions that are longer, and why
     "fastbuf/monitor/diagnosis.py verdict": "rules in their order: what comes first decides",
     "bindings/fastbuf_spark/driver/estimate.py estimate": "one sum after the other, of the figures above it",
-    "bindings/fastbuf_spark/api/sinks.py write_parquet": "checks, in the order in which they are told",
+    "bindings/fastbuf_spark/api/sinks.py _write": "checks, in the order in which they are told",
     "bindings/fastbuf_spark/streams/stream.py write_stream": "checks, in the order in which they are told",
     "fastbuf/cli/shuffle.py run": "a command from its options to its last line",
 }

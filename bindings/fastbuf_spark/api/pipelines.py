@@ -284,6 +284,14 @@ class Pipeline:
         how: dict[str, Any] = {"compression": compression, "row_group_size": row_group_size, "filesystem": filesystem}
         return write_parquet(self, path, partition_by, mode, **how)
 
+    def write_ipc(
+        self, path: Any, partition_by: str | Iterable[str] | None = None, mode: str = "error", **options: Any
+    ) -> Written:
+        """Write the rows to Arrow IPC files; see :func:`fastbuf_spark.write_ipc`."""
+        from fastbuf_spark.api.sinks import write_ipc
+
+        return write_ipc(self, path, partition_by, mode, **options)
+
     def write_delta(
         self, path: Any, mode: str = "append", partition_by: str | Iterable[str] | None = None, **options: Any
     ) -> Written:

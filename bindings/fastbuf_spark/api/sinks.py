@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +13,15 @@ from fastbuf_spark.driver.files import file_system
 from fastbuf_spark.driver.jobs import cancelled_with
 from fastbuf_spark.driver.reader_options import is_true
 from fastbuf_spark.driver.writer_options import writing
-from fastbuf_spark.schema import arrow_schema, session_zone, struct_type, types_in
-from fastbuf_spark.worker.writing import REPORT, Write, file_schema, refusals
+from fastbuf_spark.formats.base import BATCH_ROWS, Format
+from fastbuf_spark.formats.ipc import Ipc
+from fastbuf_spark.formats.parquet import Parquet
+from fastbuf_spark.schema import session_zone, struct_type, types_in
+from fastbuf_spark.worker.writing import REPORT, Limits, Write, refusals
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
-VERSION = "org.apache.spark.version"
 _NOT_WRITTEN = ("void", "variant", "time(", "geo")
 _NAMING = ("string", "tinyint", "smallint", "int", "bigint", "float", "double", "boolean", "date", "timestamp")
 
@@ -85,6 +85,65 @@ def write_parquet(
     or the driver is killed, readers see nothing of it; if that happens while files are being appended, the next write
     to the directory removes those that are visible.
     """
+    return _write(
+        df, path, partition_by, mode, filesystem, Parquet(), lambda spark: writing(spark, compression, row_group_size)
+    )
+
+
+def write_ipc(
+    df: Any,
+    path: Any,
+    partition_by: str | Iterable[str] | None = None,
+    mode: str = "error",
+    *,
+    compression: str = "lz4",
+    batch_size: int = BATCH_ROWS,
+    filesystem: Any = None,
+) -> Written:
+    """Write a DataFrame or a pipeline to Arrow IPC files (Feather version 2); runs at once.
+
+    Parameters
+    ----------
+    df, path, partition_by, mode, filesystem
+        As for :func:`write_parquet`.
+    compression
+        ``"lz4"``, ``"zstd"``, or ``"none"``: readers map such files into memory as they are.
+    batch_size
+        Most rows of a record batch.  One has also no more bytes than the writer's memory.
+
+    Returns
+    -------
+    Written
+
+    Raises
+    ------
+    ConfigError, ResourceError
+        As for :func:`write_parquet`.
+    """
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ConfigError(f"batch_size is {batch_size!r}: give the most rows of a record batch, 1 or more")
+    format = Ipc()
+    if compression not in format.codecs:
+        raise ConfigError(f"compression is {compression!r}: it must be one of {', '.join(format.codecs)}")
+    return _write(df, path, partition_by, mode, filesystem, format, lambda spark: (compression, Limits(batch_size)))
+
+
+def _write(
+    df: Any,
+    path: Any,
+    partition_by: Any,
+    mode: str,
+    filesystem: Any,
+    format: Format,
+    how: Callable[[Any], tuple[str, Limits]],
+) -> Written:
+    """Write files of a format.
+
+    Parameters
+    ----------
+    how
+        Gives for a session the compression, and the most that groups and files have.
+    """
     from fastbuf_spark.api.pipelines import pipeline
 
     source = pipeline(df)
@@ -96,17 +155,17 @@ def write_parquet(
         raise ConfigError(f"path {paths[0]!r:.100} has a wildcard: give the path of one directory")
     at, plan = source._terminal()
     spark, schema = plan.spark, at.schema
-    compression, limits = writing(spark, compression, row_group_size)
+    compression, limits = how(spark)
     case = is_true(spark.conf.getAll, "spark.sql.caseSensitive")
     by = _by(partition_by, schema.names, case)
-    columns = _columns(schema, tuple(by.values()), case)
+    columns = _columns(schema, tuple(by.values()), case, format)
     if any(schema.fields[i].dataType.simpleString() == "timestamp" for i in by.values()):
         _check_zone(session_zone(spark))
     overwrites = str(spark.conf.get("spark.sql.sources.partitionOverwriteMode", "static")).lower()
     if by and mode == "overwrite" and overwrites == "dynamic":
         raise ConfigError(
-            "spark.sql.sources.partitionOverwriteMode is dynamic, and write_parquet replaces the whole directory: set "
-            "it to static, or let Spark write, to_df().write.partitionBy(...).parquet(path)"
+            f"spark.sql.sources.partitionOverwriteMode is dynamic, and write_{format.name} replaces the whole "
+            "directory: set it to static, or let Spark write, to_df().write.partitionBy(...).parquet(path)"
         )
     try:
         with refusals(paths[0]):
@@ -117,13 +176,14 @@ def write_parquet(
         write = Write(
             system,
             commit.folder,
-            _files(spark, schema, columns),
+            _files(spark, schema, columns, format),
             columns,
             tuple(by.items()),
             compression,
             plan.conf.memory_bytes,
             limits,
             commit.mark,
+            format,
         )
         df = at.then(write, struct_type(REPORT)).to_df()
         with cancelled_with(spark):
@@ -142,13 +202,12 @@ def write_parquet(
     return Written(len(files), sum(row.rows for row in rows), sum(size for _, _, size in files))
 
 
-def _files(spark: Any, schema: StructType, columns: tuple[int, ...]) -> Any:
+def _files(spark: Any, schema: StructType, columns: tuple[int, ...], format: Format = Parquet()) -> Any:  # noqa: B008
     """Arrow's schema of the files."""
     from pyspark.sql.types import StructType
 
     struct = StructType([schema.fields[i] for i in columns])
-    metadata = {ROW_METADATA: json.dumps(struct.jsonValue()), VERSION: str(spark.version)}
-    return file_schema(arrow_schema(struct, session_zone(spark)), metadata)
+    return format.schema_in_files(struct, session_zone(spark), str(spark.version))
 
 
 def _by(partition_by: Any, names: list[str], case: bool) -> dict[str, int]:
@@ -173,7 +232,12 @@ def _by(partition_by: Any, names: list[str], case: bool) -> dict[str, int]:
     return {name: shown.index(each) for name, each in zip(by, keys, strict=True)}
 
 
-def _columns(schema: StructType, by: tuple[int, ...], case: bool) -> tuple[int, ...]:
+def _columns(
+    schema: StructType,
+    by: tuple[int, ...],
+    case: bool,
+    format: Format = Parquet(),  # noqa: B008
+) -> tuple[int, ...]:
     """Positions of the columns that go into the files; ``case``: whether names that differ in case are two."""
     from pyspark.sql.types import StructType
 
@@ -181,13 +245,17 @@ def _columns(schema: StructType, by: tuple[int, ...], case: bool) -> tuple[int, 
         if not isinstance(each, StructType):
             continue
         if not each.names:
-            raise SchemaError(f"{schema.simpleString():.1000} has a struct without fields, which Parquet does not have")
+            raise SchemaError(
+                f"{schema.simpleString():.1000} has a struct without fields, which {format.title} does not have"
+            )
         if len(set(each.names if case else map(str.lower, each.names))) < len(each.names):
-            raise SchemaError(f"{each.names} has a name twice: readers of Parquet would not tell the columns apart")
+            raise SchemaError(
+                f"{each.names} has a name twice: readers of {format.title} would not tell the columns apart"
+            )
     for i, field in enumerate(schema.fields):
         kind = field.dataType.simpleString()
         if any(each.simpleString().startswith(_NOT_WRITTEN) for each in types_in(field.dataType)):
-            raise SchemaError(f"field {field.name!r} has Spark's type {kind}, which write_parquet does not write")
+            raise SchemaError(f"field {field.name!r} has Spark's type {kind}, which write_{format.name} does not write")
         if i in by and kind not in (*_NAMING, "timestamp_ntz") and not kind.startswith("decimal("):
             raise SchemaError(f"partition_by: {field.name!r} has the type {kind}, which names no directory")
     return tuple(i for i in range(len(schema)) if i not in by)
@@ -208,12 +276,10 @@ def _check_zone(zone: str) -> None:
 
 def _empty(write: Write) -> tuple[str, str, int]:
     """Write a file without rows, which records the schema, if there is no other; as Spark, but for partition_by."""
-    import pyarrow.parquet as pq
-
-    attempt, name = "empty", f"part-00000-empty.{write.compression}.parquet"
+    attempt, name = "empty", f"part-00000-empty.{write.compression}.{write.format.suffix}"
     if not write.mark:
         write.system.create_dir(f"{write.folder}/{attempt}")
     path = f"{write.folder}/{attempt}/{name}"
     with write.system.open_output_stream(path) as sink:
-        pq.write_table(write.schema.empty_table(), sink, compression=write.compression)
+        write.format.writer(sink, write.schema, write.compression).close()
     return attempt, name, write.system.get_file_info(path).size

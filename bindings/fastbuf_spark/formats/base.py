@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from fastbuf.errors import ConfigError, SchemaMismatch
 from fastbuf_spark.schema import alters
@@ -38,9 +38,19 @@ class Fragment:
     partition_expression: Any
 
 
+class FileWriter(Protocol):
+    """Writes the rows of one file."""
+
+    def write(self, table: pa.Table, rows: int) -> None:
+        """Write rows, as one group or as several of at most so many."""
+
+    def close(self) -> Any:
+        """End the file; gives what its format tells of it, if it does."""
+
+
 @dataclass(frozen=True)
 class Format:
-    """A format of files.  One with its settings goes to the tasks that read.
+    """A format of files.  One with its settings goes to the tasks that read and write.
 
     Attributes
     ----------
@@ -54,6 +64,8 @@ class Format:
         Whether these names may differ in case, as for Spark unless it is told otherwise.
     filters
         Whether ``read`` leaves out rows that do not match the filter.
+    suffix, codecs
+        Of the names of files that are written, and their compressions; none: it is read alone.
     """
 
     name: ClassVar[str]
@@ -61,6 +73,8 @@ class Format:
     by_name: ClassVar[bool] = True
     any_case: ClassVar[bool] = True
     filters: ClassVar[bool] = False
+    suffix: ClassVar[str] = ""
+    codecs: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
@@ -212,6 +226,22 @@ class Format:
         rows
             Of a batch, about.
         """
+        raise NotImplementedError
+
+    def schema_in_files(self, struct: StructType, zone: str, version: str) -> pa.Schema:
+        """Arrow's schema of files with these columns.
+
+        Parameters
+        ----------
+        zone
+            The session's time zone.
+        version
+            Spark's.
+        """
+        raise NotImplementedError
+
+    def writer(self, sink: Any, schema: pa.Schema, compression: str, **options: Any) -> FileWriter:
+        """A writer of a file; ``options``: what else pyarrow's is told."""
         raise NotImplementedError
 
     def has_text(self, kind: pa.DataType) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import SchemaError
 from fastbuf_spark.driver.file_types import MOST_DIGITS, nullable, refused
 from fastbuf_spark.formats.base import Scanned, part_of, with_path
+from fastbuf_spark.schema import arrow_schema
 from fastbuf_spark.worker.reading import FIELD_ID, in_file
 
 if TYPE_CHECKING:
@@ -31,8 +32,9 @@ SHREDDED = "typed_value"  #: the field that only shredded variants have
 class Parquet(Scanned):
     """Parquet files, in row groups."""
 
-    name = "parquet"
+    name = suffix = "parquet"
     title = "Parquet"
+    codecs = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 
     def layout(self) -> Any:
         import pyarrow.dataset as ds
@@ -85,6 +87,33 @@ class Parquet(Scanned):
         check_calendar(fragment, schema)
         check_variants(fragment, schema)
         super().check_fragment(fragment, fields, schema)
+
+    def schema_in_files(self, struct: StructType, zone: str, version: str) -> pa.Schema:
+        metadata = {ROW_METADATA: json.dumps(struct.jsonValue()).encode(), SPARK_VERSION: version.encode()}
+        return file_schema(arrow_schema(struct, zone), metadata)
+
+    def writer(self, sink: Any, schema: pa.Schema, compression: str, **options: Any) -> ParquetWriter:
+        return ParquetWriter(sink, schema, compression, options)
+
+
+class ParquetWriter:
+    """Writes a file, a row group at a time."""
+
+    def __init__(self, sink: Any, schema: pa.Schema, compression: str, options: Mapping[str, Any]) -> None:
+        import pyarrow.parquet as pq
+
+        self._footers: list[Any] = []
+        how = {**options, "compression": compression, "metadata_collector": self._footers}
+        self._writer = pq.ParquetWriter(sink, schema, **how)
+
+    def write(self, table: pa.Table, rows: int) -> None:
+        """Write row groups."""
+        self._writer.write_table(table, row_group_size=rows)
+
+    def close(self) -> Any:
+        """Gives the footer."""
+        self._writer.close()
+        return self._footers[0]
 
 
 def row_groups(fragment: Any, schema: pa.Schema, skipping: Skipping | None) -> list[Any]:
@@ -255,3 +284,35 @@ def _leaf(leaf: Any, path: str, ntz: bool, texts: bool) -> DataType:
         f"{path}: column {leaf.path!r} has Parquet's type {physical} ({leaf.logical_type}), which Spark does not read "
         "either; leave it out (columns=), or read the files by pyarrow in a function of your own"
     )
+
+
+def file_schema(shown: pa.Schema, metadata: Mapping[bytes, bytes]) -> pa.Schema:
+    """The schema of files as Spark writes it: timestamps in UTC, intervals as numbers, Spark's schema in the footer.
+
+    But fields of a struct that may be null may be null too: Arrow has nulls there, which it does not write otherwise.
+    """
+    import pyarrow as pa
+
+    return pa.schema([_field_in_files(field, False) for field in shown], metadata=dict(metadata))
+
+
+def _field_in_files(field: pa.Field, nullable: bool) -> pa.Field:
+    """``nullable``: whether it is in a struct that may be null."""
+    nullable |= field.nullable
+    return field.with_type(_in_files(field.type, nullable)).with_nullable(nullable)
+
+
+def _in_files(kind: pa.DataType, nullable: bool) -> pa.DataType:
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp("us", "UTC")
+    if pa.types.is_duration(kind):
+        return pa.int64()
+    if pa.types.is_list(kind):
+        return pa.list_(_field_in_files(kind.value_field, False))
+    if pa.types.is_map(kind):
+        return pa.map_(_field_in_files(kind.key_field, False), _field_in_files(kind.item_field, False))
+    if pa.types.is_struct(kind):
+        return pa.struct([_field_in_files(kind.field(i), nullable) for i in range(kind.num_fields)])
+    return kind

@@ -18,11 +18,11 @@ from fastbuf_spark.driver.delta import location
 from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns, check_table, existing
 from fastbuf_spark.driver.file_types import of_arrow
 from fastbuf_spark.driver.writer_options import codec
+from fastbuf_spark.formats.parquet import file_schema
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.parquet import MEMORY_BYTES, FileWriter, sync_file
 from fastbuf_spark.streams.sink import CommitFailed, Committable, SinkContext, SinkWriter
 from fastbuf_spark.worker.delta import DeltaWrite
-from fastbuf_spark.worker.writing import file_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -32,7 +32,7 @@ class IcebergWrite(Write):
 
     transforms: tuple[Any, ...] = ()
     #: As Iceberg asks for
-    parquet: ClassVar[Mapping[str, Any]] = {"store_decimal_as_integer": True}
+    options: ClassVar[Mapping[str, Any]] = {"store_decimal_as_integer": True}
 
     def _keys(self, batch: pa.RecordBatch) -> list[pa.Array]:
         return [transformed(key, how) for key, how in zip(super()._keys(batch), self.transforms, strict=True)]

@@ -1,4 +1,4 @@
-"""A task that writes its rows to Parquet files of its own, and returns their names."""
+"""A task that writes its rows to files of its own, and returns their names."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastbuf.errors import ResourceError
+from fastbuf_spark.formats.base import Format
+from fastbuf_spark.formats.parquet import Parquet
 from fastbuf_spark.java_text import java_float
 from fastbuf_spark.worker import serving
 from fastbuf_spark.worker.order import codes, sorting, starts
@@ -54,6 +56,8 @@ class Write:
         Memory for rows that wait to be written.
     mark
         An object of a store that is there as long as the run: no directories are made.  Empty: ``folder`` is there.
+    format
+        Of the files.
     """
 
     system: Any
@@ -65,9 +69,10 @@ class Write:
     memory_bytes: int
     limits: Limits = Limits()
     mark: str = ""
+    format: Format = Parquet()  # noqa: RUF009
 
-    #: What else pyarrow's writer of Parquet is told
-    parquet: ClassVar[Mapping[str, Any]] = {}
+    #: What else pyarrow's writer is told
+    options: ClassVar[Mapping[str, Any]] = {}
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -88,7 +93,7 @@ class Write:
         yield pa.RecordBatch.from_arrays(arrays, names=list(names))
 
     def details(self, footer: Any) -> str:
-        """What else is reported of a file, by its footer."""
+        """What else is reported of a file, by what its writer tells of it."""
         return ""
 
     def _keys(self, batch: pa.RecordBatch) -> list[pa.Array]:
@@ -226,7 +231,8 @@ class Attempt:
 
     def _open(self, folder: str) -> _File:
         self._count += 1
-        name = f"part-{self._number:05d}-{self._name}-c{self._count:03d}.{self._write.compression}.parquet"
+        kind = f"{self._write.compression}.{self._write.format.suffix}"
+        name = f"part-{self._number:05d}-{self._name}-c{self._count:03d}.{kind}"
         return _File(self._write, self._name, folder, name)
 
     def _flush(self, file: _File) -> None:
@@ -256,7 +262,6 @@ class _File:
         self.rows = self.nbytes = self._written = 0
         self._writer: Any = None
         self._sink: Any = None
-        self._footers: list[Any] = []
 
     @property
     def all_rows(self) -> int:
@@ -276,7 +281,7 @@ class _File:
         return used
 
     def flush(self) -> int:
-        """Write the held rows as a row group; returns their bytes."""
+        """Write the held rows as a group; returns their bytes."""
         if not self._buffers:
             return 0
         with refusals(self._write.folder, self.folder):
@@ -288,16 +293,14 @@ class _File:
 
     def _flush(self) -> None:
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         write = self._write
         if self._writer is None:
             self._make_folder()
             self._sink = write.system.open_output_stream(f"{write.folder}/{self._attempt}/{self._path}")
-            options = {**write.parquet, "compression": write.compression, "metadata_collector": self._footers}
-            self._writer = pq.ParquetWriter(self._sink, write.schema, **options)
+            self._writer = write.format.writer(self._sink, write.schema, write.compression, **write.options)
         batches = [pa.ipc.read_record_batch(copied, write.schema) for copied in self._buffers]
-        self._writer.write_table(pa.Table.from_batches(batches), row_group_size=write.limits.group_rows)
+        self._writer.write(pa.Table.from_batches(batches), write.limits.group_rows)
 
     def _make_folder(self) -> None:
         """Make the file's directory, unless the run is over: then what was written has been removed for good."""
@@ -313,10 +316,10 @@ class _File:
 
     def close(self) -> tuple[str, str, int, int, str]:
         with refusals(self._write.folder, self.folder):
-            self._writer.close()
+            footer = self._writer.close()
             size = int(self._sink.tell())
             self._sink.close()
-        return self._attempt, self._path, self.all_rows, size, self._write.details(self._footers[0])
+        return self._attempt, self._path, self.all_rows, size, self._write.details(footer)
 
     def abandon(self) -> None:
         self._buffers = []
@@ -364,35 +367,3 @@ def _advice(error: OSError, path: str, named: str) -> str:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"this process may not write to {path}: change who may, or give another path"
     return f"cannot write to {path}"
-
-
-def file_schema(shown: pa.Schema, metadata: Mapping[str, str]) -> pa.Schema:
-    """The schema of files as Spark writes it: timestamps in UTC, intervals as numbers, Spark's schema in the footer.
-
-    But fields of a struct that may be null may be null too: Arrow has nulls there, which it does not write otherwise.
-    """
-    import pyarrow as pa
-
-    return pa.schema([_field_in_files(field, False) for field in shown], metadata=dict(metadata))
-
-
-def _field_in_files(field: pa.Field, nullable: bool) -> pa.Field:
-    """``nullable``: whether it is in a struct that may be null."""
-    nullable |= field.nullable
-    return field.with_type(_in_files(field.type, nullable)).with_nullable(nullable)
-
-
-def _in_files(kind: pa.DataType, nullable: bool) -> pa.DataType:
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return pa.timestamp("us", "UTC")
-    if pa.types.is_duration(kind):
-        return pa.int64()
-    if pa.types.is_list(kind):
-        return pa.list_(_field_in_files(kind.value_field, False))
-    if pa.types.is_map(kind):
-        return pa.map_(_field_in_files(kind.key_field, False), _field_in_files(kind.item_field, False))
-    if pa.types.is_struct(kind):
-        return pa.struct([_field_in_files(kind.field(i), nullable) for i in range(kind.num_fields)])
-    return kind
