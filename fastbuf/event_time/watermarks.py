@@ -167,6 +167,12 @@ class SplitWatermarks:
         """The watermark of each split; None before its first."""
         return {name: None if state.watermark == MIN else state.watermark for name, state in self._splits.items()}
 
+    def expect(self, split: str, least_ms: int) -> None:
+        """No row of a split has a time before this one: then it holds back what is later alone, even if unread."""
+        if split in self._splits:
+            state = self._splits[split]
+            state.watermark = max(state.watermark, min(least_ms - 1, MAX - 1))
+
     def wait(self, splits: Iterable[str]) -> None:
         """These are not read now: each holds the watermark back, and is not idle, however long that takes."""
         self._waiting = frozenset(splits)

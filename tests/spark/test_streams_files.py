@@ -174,6 +174,35 @@ def test_a_file_that_has_to_wait_is_not_idle(spark: Any, tmp_path: Path) -> None
     assert sum(sink.table()["count_all"].to_pylist()) == 200
 
 
+@pytest.mark.parametrize("order", ["by time", "backwards"])
+@nightly(order="backwards")
+def test_windows_of_files_that_wait_come_on_the_way(spark: Any, tmp_path: Path, order: str) -> None:
+    """A file that waits holds nothing back that is before all its times, and no row is late."""
+    folder, count = tmp_path / "in", 20
+    folder.mkdir()
+    begin = 1_700_000_000
+    for number in range(count):
+        hour = number if order == "by time" else count - number
+        times = pa.array([begin + 3600 * hour + 36 * n for n in range(100)], pa.timestamp("s", "UTC"))
+        pq.write_table(pa.table({"at": times, "k": [1] * 100}), folder / f"{number:02d}.parquet")
+
+    def slow(batches: Any) -> Any:
+        for batch in batches:
+            time.sleep(0.1)
+            yield batch
+
+    schema = "at timestamp, k long"
+    stream = fbs.stream_files(spark, str(folder), "parquet", schema, bounded=True, tasks=1)
+    timed = stream.with_watermark("at").map_in_arrow(slow, schema)
+    counts = timed.group_by("k", partitions=1).window("1 hour").agg_arrow([([], "count_all")])
+    query = counts.write_stream(fbs.to_parquet(tmp_path / "out"), tmp_path / "chk", every=0.1)
+    assert query.await_termination(120)
+    assert sum(pq.read_table(tmp_path / "out")["count_all"].to_pylist()) == 100 * count
+    assert query.status["state"] == "finished"
+    epochs = len(list((tmp_path / "out").glob("*.parquet")))
+    assert epochs >= 3 if order == "by time" else epochs <= 2
+
+
 def test_directories_that_are_no_directories(spark: Any, tmp_path: Path) -> None:
     """Refused, where a directory of that name would be made on each host; a URI of this host's files is a path."""
     stream = fbs.stream_rate(spark, 0, rows=10, tasks=1)

@@ -186,6 +186,16 @@ class Format:
         """Names and types of the columns of a file; None: they are not known before its rows are read."""
         return None
 
+    def least_time(self, fragment: Any, field: pa.Field) -> int | None:
+        """The least time in a column of a file in milliseconds since 1970, or before it; None: the file does not tell.
+
+        Parameters
+        ----------
+        field
+            The column, as it is read.
+        """
+        return None
+
     def check_fragment(self, fragment: Any, fields: pa.Schema | None, schema: pa.Schema) -> None:
         """SchemaMismatch if Arrow would read other values than a file has, where Spark refuses it.
 

@@ -25,6 +25,7 @@ SPARK_VERSION = b"org.apache.spark.version"
 ROW_METADATA = b"org.apache.spark.sql.parquet.row.metadata"  #: Spark's own schema, in files written by Spark
 #: Marks files with dates and times before 1582 in the Julian calendar
 LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+PER_MS = {"microseconds": 1000, "nanoseconds": 1_000_000}  #: Parquet's units in a millisecond
 VARIANT = b"variant"  #: in the metadata of a variant's field
 SHREDDED = "typed_value"  #: the field that only shredded variants have
 
@@ -87,6 +88,25 @@ class Parquet(Scanned):
         check_calendar(fragment, schema)
         check_variants(fragment, schema)
         super().check_fragment(fragment, fields, schema)
+
+    def least_time(self, fragment: Any, field: pa.Field) -> int | None:
+        metadata, least = fragment.metadata, None
+        for at in range(metadata.num_columns):
+            column = metadata.schema.column(at)
+            logical = json.loads(column.logical_type.to_json())
+            if column.path != field.name or logical["Type"] != "Timestamp":
+                continue
+            if logical["isAdjustedToUTC"] != (field.type.tz is not None):
+                return None
+            for group in map(metadata.row_group, range(metadata.num_row_groups)):
+                bounds = group.column(at).statistics
+                if bounds is None or not bounds.has_min_max:
+                    if bounds is not None and bounds.has_null_count and bounds.null_count == group.num_rows:
+                        continue  # its rows have no times
+                    return None
+                value = bounds.min_raw // PER_MS.get(logical["timeUnit"], 1)
+                least = value if least is None else min(least, value)
+        return least
 
     def schema_in_files(self, struct: StructType, zone: str, version: str) -> pa.Schema:
         metadata = {ROW_METADATA: json.dumps(struct.jsonValue()).encode(), SPARK_VERSION: version.encode()}

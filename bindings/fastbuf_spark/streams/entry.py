@@ -39,8 +39,9 @@ def stream_files(
     """A stream of the rows of files that appear in a directory, in the order of their times.
 
     A task reads one file after the other; with several tasks, rows of several files come side by side.  By event time
-    a file that waits for its turn holds the watermark back, as it may have the oldest rows: behind a backlog windows
-    come when its last file is being read.  With ``with_watermark(..., watermark="spark")`` they come on the way.
+    a file that waits for its turn holds the watermark back: a Parquet file to its least time, any other one altogether,
+    as it may have the oldest rows.  Behind a backlog of those windows come when its last file is being read; with
+    ``with_watermark(..., watermark="spark")`` they come on the way.
 
     Parameters
     ----------

@@ -108,10 +108,13 @@ class SourceTime:
         self._stage = stage
         self._states = [each["splits"] for each in restored.values() if each.get("stage") == stage and "splits" in each]
         self._marks = None if spec is None else SplitWatermarks(spec.strategy, spec.idle_s)
+        self._column = "" if spec is None else spec.column
         self._news = _News()
         self._looked = 0.0
         self._restored = False
         self.waiting: Callable[[], Iterable[str]] = tuple  #: the splits that are not read yet; the task sets it
+        #: Of the column with times, the least ones of splits that are new since; the task sets it
+        self.least: Callable[[str], Mapping[str, int]] = lambda column: {}
         self._paused: list[str] = []
         self.others = MAX  # the least watermark of the other tasks that are aligned, as the driver told last
 
@@ -162,6 +165,8 @@ class SourceTime:
         if at_once or now - self._looked >= EVERY_S:
             self._looked = now
             self._marks.wait(self.waiting())
+            for split, least in self.least(self._column).items():
+                self._marks.expect(split, least)
             mark, self._news.idle = self._marks.current(now)
             if mark is not None and mark != MAX:
                 self._news.mark = max(self._news.mark, mark)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, ResourceError
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+LOOKERS = 4  #: threads of a task that read the footers of files which wait
 MAX_AGE_S = 7 * 24 * 3600.0  #: Spark's maxFileAge
 
 
@@ -70,11 +74,14 @@ class FilesSource:
 
     def reader(self, schema: pa.Schema) -> SplitReader:
         """One file after the other: in their order, and no more than one is open."""
-        return IteratorReader(self._read, schema, in_turn=False)
+        return _FilesReader(self, schema)
+
+    def fragment(self, path: str) -> Any:
+        """One of the files."""
+        return self.format.fragment(path, listing.file_system(self.path, None)[0])
 
     def _read(self, path: str, offset: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-        system, _ = listing.file_system(self.path, None)
-        piece = Piece(self.format, self.format.fragment(path, system), 0, 0)
+        piece = Piece(self.format, self.fragment(path), 0, 0)
         at = 0
         for batch in self.read.rows_of(piece):
             rows = batch.num_rows
@@ -82,6 +89,42 @@ class FilesSource:
                 batch = batch.slice(max(0, offset - at))
                 yield batch, at + rows
             at += rows
+
+
+class _FilesReader(IteratorReader):
+    """Files one after the other.  Those that wait are asked for their least times meanwhile."""
+
+    def __init__(self, source: FilesSource, schema: pa.Schema) -> None:
+        super().__init__(source._read, schema, in_turn=False)
+        self._source, self._schema = source, schema
+        self._threads: ThreadPoolExecutor | None = None
+        self._fresh: list[str] = []
+        self._answers: deque[tuple[str, int]] = deque()
+
+    def assign(self, splits: Sequence[Split]) -> None:
+        super().assign(splits)
+        self._fresh += [split.name for split in splits]
+
+    def least_times(self, column: str) -> Mapping[str, int]:
+        """What is known since it was asked last, in milliseconds since 1970."""
+        if len(self._open) > 1 and self._fresh:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(LOOKERS, thread_name_prefix="fastbuf-footers")
+            for name in self._fresh:
+                self._threads.submit(self._look, name, self._schema.field(column))
+            self._fresh = []
+        return dict(self._answers.popleft() for _ in range(len(self._answers)))
+
+    def _look(self, name: str, field: pa.Field) -> None:
+        with suppress(Exception):  # it is read later, and what is wrong with it is told then
+            least = self._source.format.least_time(self._source.fragment(name), field)
+            if least is not None:
+                self._answers.append((name, least))
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+        super().close()
 
 
 def files_source(

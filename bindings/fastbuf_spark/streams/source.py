@@ -56,7 +56,8 @@ class SplitReader(Protocol):
     """Reads the splits of one task; made and used by that task's thread alone.
 
     If it does not read all of them at once, ``waiting`` names those that have to wait: until they are read, they hold
-    the watermark back.
+    the watermark back.  If there is a ``least_times(column)``, no further than to the least time of each, once it has
+    given it, in milliseconds since 1970.
     """
 
     def assign(self, splits: Sequence[Split]) -> None:

@@ -169,6 +169,7 @@ class StreamTask:
             self._reader = reader = stage.source.reader(stage.input_schema)
             stack.callback(reader.close)
             self._time.waiting = lambda: getattr(reader, "waiting", ())
+            self._time.least = getattr(reader, "least_times", self._time.least)
             self._assign(start.splits)
         else:
             self._time = GateTime(self._channels, start.times, stage.name)

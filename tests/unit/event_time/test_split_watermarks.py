@@ -124,6 +124,31 @@ def test_splits_that_have_to_wait_hold_back_and_are_not_idle() -> None:
     assert marks.current(160.5) == (500, False)  # its clock begins where it is read
 
 
+def test_splits_that_wait_hold_back_no_more_than_what_is_known_of_them() -> None:
+    """By their least times; what rows say counts where it is later, and time never falls."""
+    marks = SplitWatermarks(BoundedOutOfOrderness(10), idle_s=1)
+    for split in "abc":
+        marks.open(split, 0)
+    marks.expect("b", 501)
+    marks.expect("unknown", 1)
+    marks.add("a", ms(301), 0)
+    marks.wait(["b", "c"])
+    assert marks.current(0) == (None, False)  # of c nothing is known
+    marks.expect("c", 1001)
+    assert marks.current(0) == (290, False)
+    marks.remove("a")
+    marks.wait(["c"])
+    assert marks.current(0.5) == (500, False)
+    marks.add("b", ms(505), 0.5)
+    assert marks.current(0.5) == (500, False)
+    marks.add("b", ms(2000), 0.5)
+    assert marks.current(0.5) == (1000, False)
+    marks.expect("b", 7)
+    marks.expect("c", MAX)
+    assert marks.current(0.5) == (1989, False)
+    assert marks.watermarks() == {"b": 1989, "c": MAX - 1}
+
+
 def test_sources_that_run_ahead_pause_and_are_not_idle() -> None:
     marks = SplitWatermarks(BoundedOutOfOrderness(0), idle_s=60)
     marks.add("a", ms(1001), 0)
