@@ -21,7 +21,7 @@ from fastbuf_spark.driver.table_columns import check_replaced, partition_values,
 from fastbuf_spark.driver.writer_options import writing
 from fastbuf_spark.schema import struct_type
 from fastbuf_spark.worker.delta import DeltaWrite
-from fastbuf_spark.worker.stores import check_sizes, is_store
+from fastbuf_spark.worker.stores import check_sizes, is_store, uploads_of
 from fastbuf_spark.worker.writing import REPORT, Write, refusals
 
 if TYPE_CHECKING:
@@ -222,7 +222,9 @@ def _drop_remains(system: Any, root: str, has: Callable[[str], bool]) -> None:
         is_there = system.get_file_info(f"{root}/{folder}").type != fs.FileType.NotFound
         with contextlib.suppress(FileNotFoundError):  # another driver has taken it away
             if is_there and (owner == GONE or not has(folder)):
-                log.info("%s/%s: removed the remains of a write", root, folder)
+                log.info(
+                    "%s/%s: removed the remains of a write%s", root, folder, uploads_of(system, f"{root}/{folder}")
+                )
                 system.delete_dir(f"{root}/{folder}")
             if owner != GONE or not is_there:
                 system.delete_file(info.path)

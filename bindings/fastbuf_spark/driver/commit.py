@@ -331,7 +331,8 @@ class Commit:
                     f"{self._path} has {len(seen)} files of a write that failed, and they cannot be taken away: {why}"
                 )
             self._is_there |= self._brings_back(info.path)
-            log.info("%s: removed the remains of a killed write, %d files of it visible", info.path, len(added))
+            uploads = stores.uploads_of(self._system, info.path)
+            log.info("%s: removed the remains of a write, %d files of it visible%s", info.path, len(added), uploads)
             with contextlib.suppress(OSError):
                 self._system.delete_dir(info.path)
                 _left_over.discard(info.path)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 #: Types of stores, as pyarrow and fsspec name them: an object is seen whole or not at all
 STORES = frozenset(("s3", "s3a", "gcs", "gs", "abfs", "abfss", "az"))
+UPLOAD_BYTES = 10 << 20  #: pyarrow sends what is shorter in one request
 AHEAD = 2  #: files whose footers are asked for while another one is read
 
 
@@ -32,6 +33,17 @@ def kinds(system: Any) -> set[str]:
 def is_store(system: Any) -> bool:
     """Whether a file system is known to be a store of objects."""
     return bool(kinds(system) & STORES)
+
+
+def uploads_of(system: Any, path: str) -> str:
+    """What a store may still have of a process that was killed, which no file system lists; empty: nothing."""
+    if not is_store(system):
+        return ""
+    return (
+        f". Uploads of its tasks that had not ended (of files above {UPLOAD_BYTES >> 20} MiB) are seen by nobody and "
+        "paid for: a rule of the bucket ends them (AbortIncompleteMultipartUpload), or aws s3api "
+        f"list-multipart-uploads --prefix {path.partition('/')[2]}"
+    )
 
 
 def check_sizes(system: Any, folder: str, paths: Sequence[str], sizes: Sequence[int]) -> None:

@@ -69,6 +69,13 @@ def test_what_a_store_is(store: Any) -> None:
     assert kinds(fs.LocalFileSystem()) == {"local"}
 
 
+def test_what_a_killed_write_may_cost_is_told(store: Any) -> None:
+    text = stores.uploads_of(store, "bucket/a/_temporary-x")
+    assert "above 10 MiB" in text
+    assert text.endswith("list-multipart-uploads --prefix a/_temporary-x")
+    assert stores.uploads_of(fs.LocalFileSystem(), "/a/b") == ""
+
+
 def test_a_directory_of_a_store_is_listed_once(tmp_path: Path, asked: Store, store: Any) -> None:
     files_in(tmp_path, 3)
     (tmp_path / "_metadata").write_bytes(b"x")
