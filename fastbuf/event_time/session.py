@@ -268,6 +268,7 @@ class SessionWindows:
         if not self.rules.accumulate:
             shells = table.select([LABEL, END, *self.keys])
             self._shells.append(shells.group_by(shells.schema.names, use_threads=False).aggregate([]))
+            self._next = min(self._next, int(self.rules.cleaned_at(int64s(table.column(END))).min()))
         elif COUNT in table.schema.names:
             at = table.schema.get_field_index(COUNT)
             self._put(table.set_column(at, COUNT, pa.array(np.zeros(table.num_rows, np.int64))))

@@ -342,3 +342,15 @@ def test_a_key_of_another_that_has_its_hash_is_told_apart() -> None:
     asked = np.array([20, 30, 99, 40, 10])
     found = index.find(np.array([7, 7 + 4096, 7, 9, 7]), lambda at, rows: keys[at] == asked[rows])
     assert found.tolist() == [1, 2, -1, 3, 0]
+
+
+def test_a_session_that_fired_late_ends_in_time() -> None:
+    """Its rows are gone, and its place is held for rows that are late, as long as the lateness and no longer."""
+    one = operator(Session(20), output_mode="update", accumulate=False, lateness_us=6)
+    list(one.rows(batch(("b", 400, 1))))
+    list(one.watermark(342))
+    (made,) = one.rows(batch(("a", 321, 6)))
+    assert made.column("window_start").cast(pa.int64()).to_pylist() == [321]
+    list(one.watermark(348))
+    (made,) = one.rows(batch(("a", 328, 36)))
+    assert made.column("window_start").cast(pa.int64()).to_pylist() == [328]
