@@ -185,7 +185,10 @@ class Handler(BaseHTTPRequestHandler):
                 name = prefix + rest[: rest.index(delimiter) + 1]
                 entries[name] = f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>"
             else:
-                about = path.stat()
+                try:
+                    about = path.stat()
+                except FileNotFoundError:  # deleted meanwhile
+                    continue
                 when = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(about.st_mtime))
                 entries[key] = (
                     f"<Contents><Key>{escape(key)}</Key><LastModified>{when}</LastModified><ETag>{_tag(path)}</ETag>"

@@ -72,6 +72,9 @@ def file_system(path: Any, filesystem: Any) -> tuple[Any, list[str]]:
     if filesystem is not None:
         if not isinstance(filesystem, fs.FileSystem):
             filesystem = fs.PyFileSystem(fs.FSSpecHandler(filesystem))
+        if isinstance(filesystem, fs.PyFileSystem) and isinstance(filesystem.handler, fs.FSSpecHandler):
+            # As it lists them: without its protocol, and some begin with a slash
+            paths = [filesystem.handler.fs._strip_protocol(each) for each in paths]
         return filesystem, paths
     locations: list[tuple[Any, str]] = []
     for each in paths:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from fastbuf.errors import ConfigError, SchemaMismatch
 from fastbuf_spark.schema import alters
+from fastbuf_spark.worker.stores import shared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -277,7 +278,7 @@ class Scanned(Format):
 
     def sent(self, fragment: Any) -> Any:
         """Its place alone: pyarrow's own form lacks the size, and asks the file for its row groups once more."""
-        return Fragment(fragment.path, fragment.filesystem, fragment.partition_expression)
+        return Fragment(fragment.path, shared(fragment.filesystem), fragment.partition_expression)
 
     def again(self, sent: Any, size: int, groups: tuple[int, ...]) -> Any:
         return part_of(self.layout(), sent, size, groups)

@@ -79,8 +79,10 @@ class Parquet(Scanned):
         return tuple(group.id for group in fragment.row_groups)
 
     def joined(self, one: Any, other: Any, size: int, groups: tuple[int, ...]) -> Any:
-        """Later row groups of the same file: a path may be of two file systems, or be given twice."""
-        if one.path != other.path or one.filesystem != other.filesystem or list(groups) != sorted(set(groups)):
+        """Later row groups of the same file, which has a path: it may be of two file systems, or be given twice."""
+        if other.filesystem is None or one.path != other.path or one.filesystem != other.filesystem:
+            return None
+        if list(groups) != sorted(set(groups)):
             return None
         return part_of(other.format, other, size, groups)
 

@@ -12,7 +12,7 @@ from fastbuf.errors import ResourceError, SchemaMismatch
 from fastbuf_spark.expressions import Skipping
 from fastbuf_spark.formats.base import BATCH_ROWS, Format, with_path
 from fastbuf_spark.schema import conform
-from fastbuf_spark.worker.stores import opened
+from fastbuf_spark.worker.stores import is_store, opened, parts_of
 from fastbuf_spark.worker.texts import of_text
 
 if TYPE_CHECKING:
@@ -55,11 +55,13 @@ class Piece:
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes to a task, without a question to the file or its store."""
-        return {**self.__dict__, "fragment": self.fragment if self.size < 0 else self.format.sent(self.fragment)}
+        sent = self.format.sent(self.fragment) if self.size >= 0 else parts_of(self.fragment)
+        return {**self.__dict__, "fragment": sent}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        fragment, size, groups = state["fragment"], state["size"], state["groups"]
-        self.__dict__.update(state, fragment=fragment if size < 0 else state["format"].again(fragment, size, groups))
+        sent, size = state["fragment"], state["size"]
+        fragment = state["format"].again(sent, size, state["groups"]) if size >= 0 else sent[0](*sent[1])
+        self.__dict__.update(state, fragment=fragment)
 
     def check(self) -> None:
         """Check that the file is still the one that the driver listed: the plan is not valid for another one.
@@ -71,8 +73,11 @@ class Piece:
         """
         if self.changed < 0:
             return
-        info = self.fragment.filesystem.get_file_info(self.fragment.path)
-        if (info.size, changed(info)) != (self.size, self.changed):
+        system = self.fragment.filesystem
+        info = system.get_file_info(self.fragment.path)
+        # Of one object stores tell whole seconds, which some list with their fractions
+        apart = 10**9 if is_store(system) else 1
+        if info.size != self.size or abs(changed(info) - self.changed) >= apart:
             raise ResourceError(
                 f"{self.fragment.path} has been changed since it was planned: it had {self.size} bytes, and now "
                 f"{'is gone' if info.size is None else f'has {info.size}'}; read it again (fbs.read_...)"

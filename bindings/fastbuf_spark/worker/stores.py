@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 STORES = frozenset(("s3", "s3a", "gcs", "gs", "abfs", "abfss", "az"))
 UPLOAD_BYTES = 10 << 20  #: pyarrow sends what is shorter in one request
 AHEAD = 2  #: files whose footers are asked for while another one is read
+_shared: deque[Any] = deque(maxlen=8)
 
 
 def kinds(system: Any) -> set[str]:
@@ -44,6 +46,22 @@ def uploads_of(system: Any, path: str) -> str:
         "paid for: a rule of the bucket ends them (AbortIncompleteMultipartUpload), or aws s3api "
         f"list-multipart-uploads --prefix {path.partition('/')[2]}"
     )
+
+
+def shared(system: Any) -> Any:
+    """The same object for equal file systems: each that a task unpickles has connections of its own."""
+    known = next((each for each in tuple(_shared) if type(each) is type(system) and each == system), None)
+    if known is None:
+        _shared.append(system)
+    return system if known is None else known
+
+
+def parts_of(fragment: Any) -> tuple[Any, list[Any]]:
+    """What pyarrow pickles of a fragment of a dataset: what makes it again, and of what; with a shared file system."""
+    from pyarrow import fs
+
+    make, parts = fragment.__reduce__()[:2]
+    return make, [shared(each) if isinstance(each, fs.FileSystem) else each for each in parts]
 
 
 def check_sizes(system: Any, folder: str, paths: Sequence[str], sizes: Sequence[int]) -> None:

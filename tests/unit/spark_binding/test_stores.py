@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations import local
@@ -17,7 +19,9 @@ from pyarrow import fs
 
 from fastbuf.errors import ResourceError
 from fastbuf_spark.driver import splits
-from fastbuf_spark.driver.files import list_files
+from fastbuf_spark.driver.files import file_system, list_files
+from fastbuf_spark.formats.base import Format
+from fastbuf_spark.formats.orc import Orc
 from fastbuf_spark.formats.parquet import Parquet
 from fastbuf_spark.worker import stores
 from fastbuf_spark.worker.reading import Piece, Read
@@ -170,6 +174,64 @@ def test_a_file_that_was_replaced_is_told_when_its_turn_comes(tmp_path: Path, st
     (tmp_path / "0.parquet").unlink()
     with pytest.raises(ResourceError, match=r"0\.parquet has been changed .* is gone"):
         next(opened(parts))
+
+
+def test_times_of_a_store_count_in_seconds(tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MinIO and Ceph list milliseconds, and tell whole seconds of one object."""
+    files_in(tmp_path, 1)
+    os.utime(tmp_path / "0.parquet", ns=(5_700_000_000, 5_700_000_000))
+    for system in (store, fs.LocalFileSystem()):
+        parts = pieces(tmp_path, system)
+        os.utime(tmp_path / "0.parquet", ns=(5_000_000_000, 5_000_000_000))
+        if system is store:
+            assert len(list(opened(parts))) == 2
+            os.utime(tmp_path / "0.parquet", ns=(4_000_000_000, 4_000_000_000))
+        with pytest.raises(ResourceError, match="has been changed since it was planned"):
+            list(opened(parts))
+        os.utime(tmp_path / "0.parquet", ns=(5_700_000_000, 5_700_000_000))
+
+
+def test_row_groups_in_memory_are_not_joined(tmp_path: Path) -> None:
+    """A user's dataset may have a file that is a buffer, which has no path to open it by once more."""
+    files_in(tmp_path, 1)
+    schema = pa.schema([("x", pa.int64())])
+    fragment = ds.ParquetFileFormat().make_fragment(pa.py_buffer((tmp_path / "0.parquet").read_bytes()))
+    shared_out = splits.shared_out(splits.pieces([(None, Parquet(), fragment)], schema, None), 1)
+    read = pickle.loads(pickle.dumps(Read(shared_out, schema, schema)))
+    assert pa.Table.from_batches(read([pa.record_batch({"n": [0]})])).num_rows == 10
+
+
+def test_the_files_of_a_task_have_one_client() -> None:
+    """Each one of S3's has connections of its own: 300 files took 1,800 descriptors."""
+
+    def sent(of: Format, region: str, size: int) -> Any:
+        system = fs.S3FileSystem(region=region, anonymous=True)
+        piece = Piece(of, of.fragment("bucket/x", system), 0, 0, size)
+        assert pickle.loads(pickle.dumps(piece)).fragment.filesystem == system
+        state = piece.__getstate__()["fragment"]
+        return state.filesystem if size >= 0 else state[1][1]
+
+    for of in (Parquet(), Orc()):
+        for size in (9, -1):  # -1: of a dataset of the user's
+            assert sent(of, "us-east-1", size) is sent(of, "us-east-1", size)
+            assert sent(of, "us-east-1", size) != sent(of, "us-west-1", size)
+
+
+def test_a_path_with_its_protocol_is_that_of_the_file_system(tmp_path: Path) -> None:
+    """As s3fs and gcsfs take both; what they list is without it."""
+
+    class Stripping(Store):
+        @classmethod
+        def _strip_protocol(cls, path: Any) -> Any:
+            return super()._strip_protocol(path.removeprefix("s3://"))
+
+    (tmp_path / "k=1").mkdir()
+    (tmp_path / "k=1" / "x").write_text("abc")
+    (tmp_path / "k=1" / "y").write_text("abc")
+    system, (path,) = file_system(f"s3://{tmp_path}/", Stripping())
+    assert [file.values for file in list_files(system, [path]).files] == [(("k", "1"),)] * 2
+    check_sizes(system, path, ["k=1/x", "k=1/y"], [3, 3])
+    assert file_system("s3://bucket/[a]*", Stripping())[1][0].endswith("bucket/[a]*")
 
 
 def test_files_of_this_machine_are_checked_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
