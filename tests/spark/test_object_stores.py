@@ -100,8 +100,8 @@ def test_how_many_requests_it_takes(spark: Any, proxy: Proxy) -> None:
         return next(proxy.numbers) - before - 1
 
     df = spark.range(10).coalesce(1)
-    # Listed (3: it may be a file), marked, checked, written, seen, noted, copied, done, noted, and 6 to clean up
-    assert requests(lambda: fbs.write_parquet(df, "bucket/n", filesystem=system)) <= 16
+    # Listed (3: it may be a file), marked, checked, written, seen, listed, noted, copied, done, noted, and 6 to clean
+    assert requests(lambda: fbs.write_parquet(df, "bucket/n", filesystem=system)) <= 17
     read = "bucket/n"
     # Listed; the footer twice by the driver, and with what tells that it is the same file by the worker; the rows
     assert requests(lambda: fbs.read_parquet(spark, read, filesystem=system).to_arrow()) <= 6

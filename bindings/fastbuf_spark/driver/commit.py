@@ -114,7 +114,7 @@ class Commit:
         if there or not self._is_store:
             self._clean(self._path, inside)
         if self._is_store:
-            self._is_there = any(not info.base_name.startswith(inside) for info in there and self._inside())
+            self._is_there = bool(there) and self._is_seen()
         if self._is_there and mode == "error":
             raise ResourceError(f"{path} is there already: use mode='overwrite' or 'append', or another path")
         if self._is_there and mode == "overwrite" and isinstance(system, fs.LocalFileSystem) and os.path.ismount(path):
@@ -141,6 +141,10 @@ class Commit:
             return self._system.get_file_info(fs.FileSelector(self._path, allow_not_found=True))
         except NotADirectoryError:
             return ()
+
+    def _is_seen(self) -> bool:
+        """Whether there is anything in the directory but what writes have below temporary ones."""
+        return any(not info.base_name.startswith(f"_temporary{MARK}") for info in self._inside())
 
     def commit(self, written: Sequence[tuple[str, str, int]]) -> None:
         """Make exactly these files visible to readers.
@@ -176,6 +180,8 @@ class Commit:
         )
 
     def _add(self, paths: Sequence[str], names: Sequence[str]) -> None:
+        if self._is_store and self._mode == "error" and self._is_seen():
+            raise self._too_late()
         self._note(JOURNAL, list(names))  # first: this fails, and makes nothing, if the directory is gone
         try:
             if self._is_store:
@@ -249,12 +255,14 @@ class Commit:
             if self._system.get_file_info(self._path).type != fs.FileType.Directory:
                 raise
             if self._mode == "error":
-                raise ResourceError(
-                    f"{self._path} is there already: another write has made it meanwhile; use mode='append', or "
-                    "another path"
-                ) from None
+                raise self._too_late() from None
             return False
         return True
+
+    def _too_late(self) -> ResourceError:
+        return ResourceError(
+            f"{self._path} is there already: another write has made it meanwhile; use mode='append', or another path"
+        )
 
     def close(self) -> None:
         """Take away what is not committed.

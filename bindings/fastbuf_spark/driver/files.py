@@ -117,22 +117,22 @@ def _by_uri(uri: str) -> tuple[Any, str]:
     import pyarrow as pa
     from pyarrow import fs
 
-    wild = WILD.search(uri)
-    if wild:  # no URI has such characters, or they mean something else in it
-        head, tail = uri[: wild.start()].rpartition("/")[0], uri[uri.rindex("/", 0, wild.start()) :]
-        system, path = _by_uri(head)
-        return system, path.rstrip("/") + tail
     scheme, _, rest = uri.partition("://")
     if re.match(r"[^/]*:[^/]*@", rest):
         raise ConfigError(
             f"the {scheme} URI has credentials, which would be shown: give them by the environment, or filesystem="
         )
-    asked = uri
-    if scheme.lower() in ("s3", "s3a", "s3n"):  # the last two: Hadoop's names
-        uri = f"s3://{rest}"
-        asked = f"{uri}?allow_delayed_open=true"  # a small file is one request, and never an upload that somebody left
+    place, _, inside = rest.partition("/")
+    base = f"{scheme}://{place}/"  # what is in it is taken as it stands: pyarrow would decode it, and refuse blanks
     try:
-        system, path = fs.FileSystem.from_uri(asked)
+        if scheme.lower() in ("s3", "s3a", "s3n"):  # the last two: Hadoop's names
+            uri, base = f"s3://{rest}", f"s3://{place}/"
+            try:  # a small file is one request, and never an upload that somebody left
+                system, root = fs.FileSystem.from_uri(f"{base}?allow_delayed_open=true")
+            except pa.ArrowInvalid:  # an older pyarrow
+                system, root = fs.FileSystem.from_uri(base)
+        else:
+            system, root = fs.FileSystem.from_uri(base)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         try:
             import fsspec
@@ -145,7 +145,9 @@ def _by_uri(uri: str) -> tuple[Any, str]:
         return fs.PyFileSystem(fs.FSSpecHandler(handler)), path
     except OSError as error:
         raise ResourceError(f"{uri} cannot be reached: {error}") from error
-    return system, path
+    slash = "/" if root and not root.endswith("/") else ""
+    path = f"{root}{slash}{re.sub('/+', '/', inside).strip('/')}".rstrip("/") or root
+    return system, path.lstrip("/") if is_store(system) else path
 
 
 class Listing(NamedTuple):

@@ -51,5 +51,7 @@ def store_of(uri: str, options: Mapping[str, str] | None) -> Any | None:
             arguments["region"] = region or "us-east-1"
         else:
             arguments["region"] = fs.resolve_s3_region(rest.partition("/")[0])
-    # As by a URI alone: a small file is one request, and never an upload that somebody left
-    return fs.S3FileSystem(**arguments, allow_delayed_open=True)
+    try:  # as by a URI alone: a small file is one request, and never an upload that somebody left
+        return fs.S3FileSystem(**arguments, allow_delayed_open=True)
+    except TypeError:  # an older pyarrow
+        return fs.S3FileSystem(**arguments)

@@ -50,10 +50,11 @@ def uploads_of(system: Any, path: str) -> str:
 
 def shared(system: Any) -> Any:
     """The same object for equal file systems: each that a task unpickles has connections of its own."""
-    known = next((each for each in tuple(_shared) if type(each) is type(system) and each == system), None)
-    if known is None:
-        _shared.append(system)
-    return system if known is None else known
+    for each in tuple(_shared):
+        if type(each) is type(system) and each == system:
+            return each
+    _shared.append(system)
+    return system
 
 
 def parts_of(fragment: Any) -> tuple[Any, list[Any]]:

@@ -19,7 +19,9 @@ from pyarrow import fs
 
 from fastbuf.errors import ResourceError
 from fastbuf_spark.driver import splits
+from fastbuf_spark.driver.commit import Commit
 from fastbuf_spark.driver.files import file_system, list_files
+from fastbuf_spark.driver.store_options import store_of
 from fastbuf_spark.formats.base import Format
 from fastbuf_spark.formats.orc import Orc
 from fastbuf_spark.formats.parquet import Parquet
@@ -34,8 +36,8 @@ class Store(local.LocalFileSystem):  # type: ignore[misc]
     protocol = "s3"
     cachable = False
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self.asked: list[str] = []
 
     def info(self, path: Any, **more: Any) -> Any:
@@ -191,6 +193,37 @@ def test_times_of_a_store_count_in_seconds(tmp_path: Path, store: Any, monkeypat
         os.utime(tmp_path / "0.parquet", ns=(5_700_000_000, 5_700_000_000))
 
 
+@pytest.mark.parametrize(
+    "path", ["a b", "a%20b", "a#b", "ü/x", "k=a%2Fb/x.parquet", "k=x y/*.parquet", "a/{b c,d}", 'a|"<^', "a//b/", ""]
+)
+def test_the_path_of_a_uri_is_taken_as_it_stands(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Spark does, so that what is listed can be given: pyarrow decodes a URI, and refuses blanks and letters."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")  # so that nobody asks for the bucket's region
+    for scheme, root in (("s3", "bucket"), ("s3a", "bucket"), ("mock", "")):
+        system, (there,) = file_system(f"{scheme}://{root}/{path}", None)
+        assert system.type_name == scheme[: 2 if root else 4]
+        assert there == f"{root}/{path}".strip("/").replace("//", "/")
+
+
+def test_an_older_pyarrow_opens_stores_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not know that a file may be opened when it is closed."""
+
+    class Older:
+        @staticmethod
+        def from_uri(uri: str) -> Any:
+            if "allow_delayed_open" in uri:
+                raise pa.ArrowInvalid("Unexpected query parameter in S3 URI: 'allow_delayed_open'")
+            return fs.SubTreeFileSystem("/", fs.LocalFileSystem()), "bucket"
+
+    def older(region: str, endpoint_override: str) -> str:
+        return f"{endpoint_override} {region}"
+
+    monkeypatch.setattr(fs, "FileSystem", Older)
+    monkeypatch.setattr(fs, "S3FileSystem", older)
+    assert file_system("s3://bucket/x", None)[1] == ["bucket/x"]
+    assert store_of("s3://bucket/x", {"endpoint": "here", "region": "there"}) == "here there"
+
+
 def test_row_groups_in_memory_are_not_joined(tmp_path: Path) -> None:
     """A user's dataset may have a file that is a buffer, which has no path to open it by once more."""
     files_in(tmp_path, 1)
@@ -232,6 +265,25 @@ def test_a_path_with_its_protocol_is_that_of_the_file_system(tmp_path: Path) -> 
     assert [file.values for file in list_files(system, [path]).files] == [(("k", "1"),)] * 2
     check_sizes(system, path, ["k=1/x", "k=1/y"], [3, 3])
     assert file_system("s3://bucket/[a]*", Stripping())[1][0].endswith("bucket/[a]*")
+
+
+def test_of_two_writes_of_a_new_directory_one_is_refused(tmp_path: Path) -> None:
+    """As on a disk: both began while nothing was there."""
+    system = fs.PyFileSystem(fs.FSSpecHandler(Store(auto_mkdir=True)))
+    path = f"{tmp_path}/new"
+    first, second, third = (Commit(system, path, mode) for mode in ("error", "error", "append"))
+
+    def commit(write: Commit, name: str) -> None:
+        with system.open_output_stream(f"{write.folder}/a/{name}") as stream:
+            stream.write(b"abc")
+        write.commit([("a", name, 3)])
+
+    commit(first, "1.parquet")
+    with pytest.raises(ResourceError, match="another write has made it meanwhile"):
+        commit(second, "2.parquet")
+    second.close()
+    commit(third, "3.parquet")
+    assert sorted(file.name for file in Path(path).iterdir()) == ["1.parquet", "3.parquet", "_SUCCESS"]
 
 
 def test_files_of_this_machine_are_checked_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
