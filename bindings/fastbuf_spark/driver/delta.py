@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -62,11 +63,13 @@ def location(path: Any, filesystem: Any = None, options: Mapping[str, str] | Non
     """The file system of a table, its path there, and what deltalake calls it; ``options``: what opens the table."""
     if filesystem is None and isinstance(path, str):
         filesystem = store_of(path, options)
-    system, paths = file_system(path, filesystem)
+    # deltalake decodes a URI: the files belong where it has the log
+    decoded = unquote(re.split("[?#]", path)[0]) if isinstance(path, str) and "://" in path else path
+    system, paths = file_system(decoded, filesystem)
     if len(paths) != 1:
         raise ConfigError(f"path is {path!r:.100}: give the path of one table")
     uri = str(path) if "://" in str(path) else paths[0]
-    root = paths[0] if filesystem is None else uri.rpartition("://")[2]
+    root = paths[0] if filesystem is None else str(decoded).rpartition("://")[2]
     return system, root.rstrip("/"), uri
 
 

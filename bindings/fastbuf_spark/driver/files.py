@@ -254,10 +254,11 @@ def _looked_at(system: Any, path: str) -> tuple[Any, Iterable[Any]]:
     """
     from pyarrow import fs
 
+    path = path.rstrip("/") or path  # a store has no file with a slash at its end, and does not say so
     if is_store(system):
         with suppress(NotADirectoryError):
             if inside := list(_below(system, path)):
-                return fs.FileInfo(path.rstrip("/"), fs.FileType.Directory), inside
+                return fs.FileInfo(path, fs.FileType.Directory), inside
     info = system.get_file_info(path)
     if info.type == fs.FileType.NotFound:
         raise ResourceError(f"{path} does not exist")

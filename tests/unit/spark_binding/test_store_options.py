@@ -19,6 +19,16 @@ def empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+def test_files_of_a_table_are_where_its_log_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """deltalake decodes a URI, and files that are next to none of its logs are no table for other readers."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")  # so that nobody asks for the bucket's region
+    for options in (None, {"AWS_REGION": "here"}):
+        for uri, root in (("a%20b", "a b"), ("a b", "a b"), ("ü", "ü"), ("k=a%252Fb/", "k=a%2Fb"), ("a#b", "a")):
+            assert location(f"s3://bucket/{uri}", None, options)[1:] == (f"bucket/{root}", f"s3://bucket/{uri}")
+    assert location("file:///a%20b")[1] == "/a b"
+    assert location("/a%20b")[1:] == ("/a%20b", "/a%20b")
+
+
 @pytest.mark.parametrize("uri", ["s3://bucket/a/table/", "s3a://bucket/a/table"])
 def test_where_a_table_is(uri: str) -> None:
     system, root, named = location(uri, None, OPTIONS)
