@@ -87,7 +87,8 @@ class SplitWatermarks:
     strategy
         As :class:`BoundedOutOfOrderness`.
     idle_s
-        A split without rows for so long is idle: it holds nothing back.  None: never.
+        A split without rows for so long is idle: it holds nothing back.  None: never.  When all have ended, the last
+        one's place is kept for as long: another may come, as of files.
     """
 
     strategy: Strategy
@@ -95,6 +96,8 @@ class SplitWatermarks:
     _splits: dict[str, _Split] = field(default_factory=dict)
     _emitted: int = MIN
     _passed: int = MIN  # the greatest watermark of a split that has ended
+    _ended_at: float | None = None  # when the last one did; None: the clock starts with the next question
+    _ended: str | None = None  # its name
     _complete: bool = False
     _waiting: frozenset[str] = frozenset()  # splits whose turn has not come
     _paused: frozenset[str] = frozenset()  # splits that are too far ahead
@@ -130,6 +133,7 @@ class SplitWatermarks:
         state = self._splits.pop(split, None)
         if state is not None:
             self._passed = max(self._passed, state.watermark)
+            self._ended, self._ended_at = split, None
 
     def finish(self) -> None:
         """No further split will come: when all have ended, so has time (:data:`MAX`)."""
@@ -140,11 +144,14 @@ class SplitWatermarks:
         for state in self._splits.values():
             if state.rows_at is not None:
                 state.rows_at += for_s
+        if self._ended_at is not None:
+            self._ended_at += for_s
 
     def current(self, now: float) -> tuple[int | None, bool]:
         """The watermark, None before the first; and whether the task is idle.
 
-        A task without a split is idle at once: it must not hold back the others.
+        A task that never had a split is idle at once: it must not hold back the others.  One whose splits have all
+        ended is so after ``idle_s``: rows of the next one are not late because another source is faster.
         """
         active = []
         for name, state in self._splits.items():
@@ -153,11 +160,17 @@ class SplitWatermarks:
             if self.idle_s is None or now - state.rows_at < self.idle_s:
                 active.append((state.watermark, name))
         least, self._holding = min(active, default=(MIN, None))
+        waits = False
         if not self._splits:
             least = MAX if self._complete else self._passed
+            if self._ended_at is None:
+                self._ended_at = now
+            had = self._ended is not None or self._passed != MIN
+            waits = had and (self.idle_s is None or now - self._ended_at < self.idle_s)
+            self._holding = self._ended if waits else None
         self._emitted = max(self._emitted, least)
         mark = None if self._emitted == MIN else self._emitted
-        return mark, not active and self._emitted != MAX
+        return mark, not active and not waits and self._emitted != MAX
 
     def holding(self) -> str | None:
         """The split that held the watermark back when it was asked for last."""

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import streams_people_write as people
-from test_streams_ends import until
+from test_streams_ends import seen, until
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError
@@ -153,6 +154,71 @@ def test_sessions_functions_and_running_results(spark: Any, tmp_path: Path) -> N
     assert found == [(k, burst, 50) for k in (0, 1) for burst in range(4)]
     last = dict(zip(*(column.to_pylist() for column in tables["running"].columns), strict=True))
     assert last == {0: 300, 1: 300}
+
+
+class Listed(Rows):
+    """Rows whose splits are listed when a file is there."""
+
+    def __init__(self, gate: Path, *splits: list[tuple[int, int, int]], names: str) -> None:
+        super().__init__(*splits, names=names)
+        self.gate = gate
+
+    def splits(self) -> dict[str, int]:
+        until(self.gate.exists)
+        return super().splits()
+
+
+def test_a_join_waits_for_a_source_that_is_listed_slowly(spark: Any, tmp_path: Path) -> None:
+    """What is not listed yet may have rows as old as those of the other source."""
+    rows = [(n * 10_000, n % 5, n) for n in range(600)]
+    a = fbs.stream(spark, Rows(rows), SCHEMA, tasks=1).with_watermark("at")
+    b = fbs.stream(spark, Listed(tmp_path / "gate", rows, names="bt k w"), "bt timestamp, k long, w long", tasks=1)
+    b = b.with_watermark("bt")
+    joined, sink = a.group_by("k", partitions=1).interval_join(b.group_by("k"), 0, 0), fbs.to_memory()
+    query = joined.write_stream(sink, tmp_path / "chk", every=0.2)
+    try:
+        until(lambda: query.progress()["stages"][-1]["rows_in"] == 600)
+        until(lambda: seen(query) >= 2)
+        (tmp_path / "gate").touch()
+        assert query.await_termination(120)
+    finally:
+        (tmp_path / "gate").touch()
+        query.stop()
+    assert sorted(sink.table()["v"].to_pylist()) == list(range(600))
+
+
+def test_files_of_two_streams_that_come_by_turns_are_joined(spark: Any, tmp_path: Path) -> None:
+    """While a directory has no new file, the other's watermark does not make the next one late; nor at a restart."""
+
+    def arrive(name: str, column: str, value: str, some: range) -> None:
+        times = pa.array([BASE + n * 1_000_000 for n in some], pa.timestamp("us", "UTC"))
+        (tmp_path / name).mkdir(exist_ok=True)
+        whole = tmp_path / f"{name}.parquet"
+        pq.write_table(pa.table({column: times, "k": [1] * len(some), value: list(some)}), whole)
+        whole.rename(tmp_path / name / f"{some.start}")
+
+    def stream() -> Any:
+        a = fbs.stream_files(spark, str(tmp_path / "a"), schema=SCHEMA, tasks=1).with_watermark("at")
+        b = fbs.stream_files(spark, str(tmp_path / "b"), schema="bt timestamp, k long, w long", tasks=1)
+        return a.group_by("k", partitions=1).interval_join(b.with_watermark("bt").group_by("k"), 0, 0, name="join")
+
+    sink = fbs.to_memory()
+    arrive("a", "at", "v", range(100))
+    arrive("b", "bt", "w", range(20))
+    for some in (range(20, 50), range(50, 100)):
+        query = stream().write_stream(sink, tmp_path / "chk", every=0.1, discover_every=0.1)
+        try:
+            before = 0 if some.start == 50 else 120
+            until(lambda: query.progress()["stages"][-1]["rows_in"] >= before)  # noqa: B023
+            until(lambda: seen(query) >= 2)  # noqa: B023
+            arrive("b", "bt", "w", some)
+            until(lambda: query.progress()["stages"][-1]["rows_in"] == before + len(some))  # noqa: B023
+            until(lambda: seen(query) >= 4)  # noqa: B023
+        finally:
+            query.stop()
+    assert query.progress()["stages"][-1]["late_rows"] == 0
+    stream().write_stream(sink, tmp_path / "chk").stop(drain=True)
+    assert sorted(sink.table()["w"].to_pylist()) == list(range(100))
 
 
 def test_joins_and_unions_of_two_streams(spark: Any, tmp_path: Path) -> None:

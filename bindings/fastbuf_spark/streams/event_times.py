@@ -116,6 +116,7 @@ class SourceTime:
         #: Of the column with times, the least ones of splits that are new since; the task sets it
         self.least: Callable[[str], Mapping[str, int]] = lambda column: {}
         self._paused: list[str] = []
+        self.is_listed = False  # a task without splits is not idle before: it may yet get older rows than all others
         self.others = MAX  # the least watermark of the other tasks that are aligned, as the driver told last
 
     def assign(self, splits: Iterable[str]) -> None:
@@ -167,7 +168,8 @@ class SourceTime:
             self._marks.wait(self.waiting())
             for split, least in self.least(self._column).items():
                 self._marks.expect(split, least)
-            mark, self._news.idle = self._marks.current(now)
+            mark, idle = self._marks.current(now)
+            self._news.idle = idle and self.is_listed
             if mark is not None and mark != MAX:
                 self._news.mark = max(self._news.mark, mark)
         return self._news.is_due

@@ -26,7 +26,10 @@ class TaskStart(FromDriver):
 
 @dataclass(frozen=True)
 class AddSplits(FromDriver):
-    """To a source: further splits, by name and offset; ``last``: there will be no more."""
+    """To a source: further splits, by name and offset; ``last``: there will be no more.
+
+    The first says that the source has been listed, even if it has no splits.
+    """
 
     splits: tuple[tuple[str, Any], ...]
     last: bool = False

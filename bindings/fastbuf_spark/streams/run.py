@@ -344,6 +344,8 @@ class StreamRun:
             )
             self._send(view.connection, start)
         for shares in self._splits.values():
+            for number in shares.tasks if shares.is_listed else ():
+                self._send(self.tasks[number].connection, messages.AddSplits(()))
             self._tell_last(shares)
         if self._draining:
             self.drain()

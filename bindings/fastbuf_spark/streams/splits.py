@@ -27,6 +27,8 @@ class SplitShares:
         The source's own, as it gave it with the splits found last.
     is_last
         Whether no more splits are to come.
+    is_listed
+        Whether the source has been listed in this run.
     """
 
     def __init__(self, source: StreamSource, tasks: range, restored: Mapping[str, Any] | None) -> None:
@@ -34,7 +36,7 @@ class SplitShares:
         self.source = source
         self.tasks = tasks
         self.state: Any = last.get("state")
-        self.is_last = False
+        self.is_last = self.is_listed = False
         self._begun = False
         self._open: dict[str, Any] = dict(last.get("open", {}))  # where each that has not ended was begun
         self._owners: dict[str, int] = {}
@@ -50,9 +52,13 @@ class SplitShares:
         return shares
 
     def add(self, splits: Iterable[tuple[str, Any]], state: Any) -> dict[int, Share]:
-        """Splits that were found: each goes to the task that has the fewest; what is to be sent to tasks now."""
+        """Splits that were found: each goes to the task that has the fewest; what is to be sent to tasks now.
+
+        All tasks are told of the first ones: until then they do not know that they have none.
+        """
         self.state = state
         self.is_last = self.is_last or self.source.bounded
+        is_first, self.is_listed = not self.is_listed, True
         fresh = list(splits)
         self._open.update(fresh)
         if not self._begun:
@@ -60,7 +66,7 @@ class SplitShares:
         counts = dict.fromkeys(self.tasks, 0)
         for name, task in self._owners.items():
             counts[task] += name in self._open
-        shares: dict[int, Share] = {}
+        shares: dict[int, Share] = {number: [] for number in self.tasks if is_first}
         for name, offset in fresh:
             task = min(counts, key=lambda number: (counts[number], number))
             counts[task] += 1

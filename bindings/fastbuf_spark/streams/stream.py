@@ -77,7 +77,8 @@ class Stream:
         delay
             How far behind the greatest time so far of its split a row may come: seconds, or text with a unit.
         idle
-            A split without rows for so long holds nothing back; None: it holds back for ever.
+            A split without rows for so long holds nothing back, nor does a source of files without a new one.  None:
+            they hold back for ever.
         watermark
             "split": as above.  "spark": the greatest time of all splits up to a checkpoint, less the delay, holds
             behind the rows of the next one, as from batch to batch in Spark; ``idle`` means nothing then.

@@ -449,6 +449,7 @@ class StreamTask:
                 self._take(self._alignment.abort(checkpoint), None) if self._gate is not None else None
             case messages.AddSplits(splits, last):
                 self._assign(splits)
+                self._time.is_listed = True
                 self._no_more_splits = last
             case messages.AlignTime(least_ms):
                 self._time.others = least_ms

@@ -94,7 +94,7 @@ def test_ended_split_counts_as_max_and_the_last_one_ends_time() -> None:
     marks.remove("b")
     assert marks.current(0) == (99, False)
     marks.remove("a")
-    assert marks.current(0) == (99, True)  # others may still be found
+    assert marks.current(0) == (99, False)  # others may still be found
     marks.finish()
     assert marks.current(0) == (MAX, False)
 
@@ -106,7 +106,28 @@ def test_ended_splits_do_not_hide_how_far_they_came() -> None:
     marks.add("b", ms(100), 0)
     marks.remove("b")
     marks.remove("a")
-    assert marks.current(0) == (99, True)
+    assert marks.current(0) == (99, False)
+
+
+def test_a_source_whose_splits_have_ended_is_idle_as_late_as_a_split() -> None:
+    """As of files: rows of the next one would be late by the watermark of another source, if that counted alone."""
+    marks = SplitWatermarks(BoundedOutOfOrderness(0), idle_s=60)
+    assert marks.current(0) == (None, True)  # it never had one
+    marks.add("a", ms(100), 0)
+    marks.remove("a")
+    assert marks.current(10) == (99, False)  # the clock starts now
+    assert marks.holding() == "a"
+    assert marks.current(69) == (99, False)
+    marks.blocked(for_s=5)
+    assert marks.current(74.9) == (99, False)
+    assert marks.current(75) == (99, True)
+    marks.add("b", ms(200), 80)
+    marks.remove("b")
+    assert marks.current(81) == (199, False)
+    again = SplitWatermarks(BoundedOutOfOrderness(0), idle_s=60)
+    again.restore([marks.state()])
+    assert again.current(1000) == (199, False)
+    assert again.current(1060) == (199, True)
 
 
 def test_splits_that_have_to_wait_hold_back_and_are_not_idle() -> None:
@@ -188,7 +209,7 @@ def test_watermark_is_a_model() -> None:
         marks = SplitWatermarks(BoundedOutOfOrderness(delay), idle_s)
         rows: dict[str, list[int]] = {}
         seen: dict[str, float] = {}
-        best, now, ended = MIN, 0.0, [MIN]
+        best, now, ended, ended_at = MIN, 0.0, [MIN], -9.0
         for _ in range(50):
             now += dice.random() * 2
             name, step = dice.choice("abc"), dice.random()
@@ -200,10 +221,12 @@ def test_watermark_is_a_model() -> None:
             elif step < 0.8 and name in rows:
                 marks.remove(name)
                 ended.append(max(rows.pop(name), default=MIN + delay + 1) - delay - 1)
+                ended_at = now
             active = [n for n in rows if idle_s is None or now - seen[n] < idle_s]
             each = [max(rows[n]) - delay - 1 if rows[n] else MIN for n in active]
             best = max(best, min(each) if each else max(ended) if not rows else MIN)
-            assert marks.current(now) == (None if best == MIN else best, not active)
+            waits = not rows and len(ended) > 1 and (idle_s is None or now - ended_at < idle_s)
+            assert marks.current(now) == (None if best == MIN else best, not active and not waits)
 
 
 def test_microseconds_of_a_watermark() -> None:
