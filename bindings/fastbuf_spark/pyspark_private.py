@@ -57,9 +57,10 @@ def active_context() -> Any:
     return SparkContext._active_spark_context
 
 
+@unless(True)
 def is_stopped(sc: Any) -> bool:
-    """Whether it has been stopped.  ``SparkContext._jsc``, which is None then."""
-    return sc._jsc is None
+    """Whether Python has stopped it (``SparkContext._jsc`` is None then), or Spark itself, or its JVM is gone."""
+    return sc._jsc is None or bool(_scala(sc).isStopped())
 
 
 def is_pinned(sc: Any) -> bool:

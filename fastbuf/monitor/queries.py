@@ -179,7 +179,7 @@ def sentence(query: Query) -> str:
     name, state, message = query["name"], query["state"], query["message"]
     if state == "failed":
         return f"Stream `{name}` has failed: {message}"
-    if state in ENDED or not query["stages"]:
+    if state in (*ENDED, "starting") or not query["stages"]:
         return f"Stream `{name}` is {state}{f': {message}' if message else '.'}"
     if state == "restarting":
         return f"Stream `{name}` is about to start again: {message}"

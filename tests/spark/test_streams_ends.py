@@ -18,6 +18,7 @@ import fastbuf_spark as fbs
 from fastbuf.checkpoint.store import CheckpointError, CheckpointInUse
 from fastbuf.errors import ConfigError, StallTimeout
 from fastbuf_spark.streams.memory import MemorySink
+from fastbuf_spark.streams.progress import progress_of
 from fastbuf_spark.streams.query import StreamFailed
 
 ROWS, RATE = 3000, 3000.0
@@ -67,6 +68,33 @@ def test_other_partitions_and_a_savepoint(spark: Any, tmp_path: Path) -> None:
     assert rest.num_rows
     for v, n, total in zip(*(rest.column(c).to_pylist() for c in ("v", "n", "total")), strict=True):
         assert last[v] == (n, total)
+
+
+def test_progress_has_its_stages_before_the_first_run_begins(spark: Any, tmp_path: Path) -> None:
+    query = numbered.numbered(spark, ROWS, RATE).write_stream(fbs.to_memory(), tmp_path / "chk")
+    told = query.progress()  # mostly of no run yet
+    query.stop()
+    ended = query.progress()
+    assert [stage["name"] for stage in told["stages"]] == [stage["name"] for stage in ended["stages"]]
+    assert told["checkpoints"] == []
+    before = progress_of(query, query._spec, None)
+    assert [(stage["tasks"], stage["rows_in"]) for stage in before["stages"]] == [
+        (stage["tasks"], 0) for stage in ended["stages"]
+    ]
+    assert set(before) == set(ended)
+
+
+def test_a_stream_whose_spark_is_stopped_says_so(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = numbered.numbered(spark, None, RATE).write_stream(fbs.to_memory(), tmp_path / "chk", every=0.2)  # type: ignore[arg-type]
+    until(lambda: seen(query) > 0)
+    monkeypatch.setattr("fastbuf_spark.streams.query.is_stopped", lambda sc: True)
+    spark.sparkContext.cancelAllJobs()  # as stop() does
+    with pytest.raises(StreamFailed, match="Spark was stopped while the stream ran: call stop"):
+        query.await_termination(60)
+    assert query.status["restarts"] == 0
+    assert "starts again" not in caplog.text
 
 
 def test_a_drained_stream_has_all_rows_that_were_read(spark: Any, tmp_path: Path) -> None:
@@ -300,5 +328,5 @@ def test_what_is_refused(spark: Any, tmp_path: Path) -> None:
     stream = fbs.stream(spark, Once(), "v long")
     with pytest.raises(ConfigError, match="source Once cannot be read again, so exactly once cannot be"):
         stream.write_stream(fbs.to_memory(), tmp_path / "chk")
-    with pytest.raises(CheckpointError, match="give a directory that all hosts have mounted"):
+    with pytest.raises(ConfigError, match="give the path of a directory that driver and all tasks have mounted"):
         numbered.numbered(spark, 1, 1).write_stream(fbs.to_memory(), "s3://bucket/chk")

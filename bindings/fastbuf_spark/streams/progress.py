@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fastbuf_spark.streams.query import StreamingQuery
     from fastbuf_spark.streams.run import StreamRun, TaskView
+    from fastbuf_spark.streams.spec import StreamSpec, StreamStage
 
 PARTS = ("start_delay_s", "alignment_s", "sync_s", "async_s")
 OUTPUT_WAITS = ("credit", "link", "segment")  #: what a writer may wait for
 
 
-def progress_of(query: StreamingQuery, run: StreamRun | None) -> dict[str, Any]:
+def progress_of(query: StreamingQuery, spec: StreamSpec, run: StreamRun | None) -> dict[str, Any]:
     """A JSON value: the query, its stages and tasks, its checkpoints."""
     progress: dict[str, Any] = {"id": query.id, "name": query.name, **query.status, "began": query.began}
-    if run is None:
-        return progress
-    progress["generation"] = run.spec.generation
-    progress["stages"] = [_stage(run, number) for number in range(len(run.spec.stages))]
-    progress["checkpoints"] = [_checkpoint(run, each) for each in list(run.coordinator.history)]
-    if run.coordinator.in_progress is not None and query.is_active:
+    spec, tasks = (spec, []) if run is None else (run.spec, run.tasks)  # None: the first run is being prepared
+    progress["generation"] = spec.generation
+    views = [[view for view in tasks if view.stage == number] for number in range(len(spec.stages))]
+    progress["stages"] = [_stage(stage, some) for stage, some in zip(spec.stages, views, strict=True)]
+    progress["checkpoints"] = [] if run is None else [_checkpoint(run, each) for each in list(run.coordinator.history)]
+    if run is not None and run.coordinator.in_progress is not None and query.is_active:
         progress["waiting"] = waiting_words(run)
     return progress
 
 
-def _stage(run: StreamRun, number: int) -> dict[str, Any]:
-    tasks = [view for view in run.tasks if view.stage == number]
+def _stage(spec: StreamStage, tasks: list[TaskView]) -> dict[str, Any]:
     stats = [view.stats for view in tasks]
     stage: dict[str, Any] = {
-        "name": run.spec.stages[number].name,
-        "tasks": len(tasks),
+        "name": spec.name,
+        "tasks": spec.tasks,
         "running": sum(view.running for view in tasks),
         "rows_in": sum(each.get("rows_in", 0) for each in stats),
         "rows_out": sum(each.get("rows_out", 0) for each in stats),

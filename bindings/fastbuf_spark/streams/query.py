@@ -20,6 +20,7 @@ from fastbuf.errors import ConfigError, FastbufError, StallTimeout
 from fastbuf_spark.driver.checks import slots_of
 from fastbuf_spark.driver.files import shared_folder
 from fastbuf_spark.driver.rendezvous import Rendezvous
+from fastbuf_spark.pyspark_private import is_stopped
 from fastbuf_spark.streams import fail_points
 from fastbuf_spark.streams.run import Command, Outcome, StreamRun
 from fastbuf_spark.streams.spec import StreamSpec
@@ -32,6 +33,10 @@ STEADY_S = 60.0  #: a run that takes checkpoints for so long has left such an er
 MOST_LOSSES = 20  #: lost tasks in a row without a checkpoint between
 LEAST_WAIT_S, MOST_WAIT_S = 0.1, 30.0  #: before a restart; doubled after each failure in a row
 SLOTS_TICK_S = 0.1
+STOPPED = (
+    "Spark was stopped while the stream ran: call stop() of the query before spark.stop(), if that is what you want; "
+    "with another Spark and the same checkpoint= it goes on from its last checkpoint"
+)
 KEPT_QUERIES = 8  #: ended ones of which figures are kept
 
 _active: weakref.WeakSet[StreamingQuery] = weakref.WeakSet()
@@ -198,7 +203,7 @@ class StreamingQuery:
         """Figures of the run: stages with their tasks, checkpoints, what the one in progress waits for."""
         from fastbuf_spark.streams.progress import progress_of
 
-        return progress_of(self, self._last_run)
+        return progress_of(self, self._spec, self._last_run)
 
     # ---- the query's thread
 
@@ -219,6 +224,8 @@ class StreamingQuery:
                     return
                 if outcome.kind == "stopped":
                     break
+                if is_stopped(self._sc):
+                    raise StreamFailed(STOPPED)
                 if not self._may_restart(outcome):
                     raise StreamFailed(outcome.reason)
                 self._restarts += 1
@@ -231,7 +238,7 @@ class StreamingQuery:
         except StreamFailed as error:
             self._state, self._message, self._error = "failed", first_line(str(error)), error
         except BaseException as error:
-            failure = StreamFailed(f"{type(error).__name__}: {error}")
+            failure = StreamFailed(STOPPED if is_stopped(self._sc) else f"{type(error).__name__}: {error}")
             failure.__cause__ = error
             self._state, self._message, self._error = "failed", str(failure), failure
         finally:

@@ -42,6 +42,7 @@ def test_rates_and_shares_are_those_of_the_last_seconds() -> None:
     ("more", "said"),
     [
         ({"state": "failed", "message": "ValueError: no"}, "Stream `orders to parquet` has failed: ValueError: no"),
+        ({"state": "starting"}, "Stream `orders to parquet` is starting."),
         ({"state": "stopped"}, "Stream `orders to parquet` is stopped."),
         (
             {"state": "restarting", "message": "in 0.2 s, after: task 1 of stage 'sink' was lost"},
