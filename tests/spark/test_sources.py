@@ -391,6 +391,14 @@ def test_arrows_own_files_that_differ(spark: Any, tmp_path: Path) -> None:
     assert sorted(row.v for row in fbs.read_ipc(spark, tmp_path).collect()) == [0.1, 0.5, 1e300]
 
 
+def test_text_that_is_no_number_names_what_to_change(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"k": ["7", "k4"]}), path)
+    said = failure(fbs.read_parquet(spark, path, schema="k long").collect)
+    assert f"{path}: Failed to parse string: 'k4' as a scalar of type int64; a column is text there" in said
+    assert "give a schema= that fits all files" in said
+
+
 def test_nanoseconds_beyond_sparks_microseconds_are_told_with_the_file(spark: Any, tmp_path: Path) -> None:
     for name, nanoseconds in (("a", 2_000), ("b", 2_001)):
         table = pa.table({"t": pa.array([nanoseconds, None], pa.timestamp("ns"))})

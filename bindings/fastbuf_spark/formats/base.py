@@ -350,5 +350,7 @@ def with_path(path: str) -> Iterator[None]:
         if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
             raise  # of the file system, which names the file, or none of the file's
         hint = "; Hadoop's .lz4 is another format than Arrow's: use spark.read" if path.endswith(".lz4") else ""
+        if "Failed to parse string" in str(error):  # Arrow does not say of which column
+            hint = "; a column is text there, and is to be read as that type: give a schema= that fits all files"
         place = "" if path in str(error) else f"{path}: "
         raise SchemaMismatch(f"{place}{error}{hint}") from error
