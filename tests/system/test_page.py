@@ -64,8 +64,13 @@ class Opened:
         return [text.strip() for text in self.page.locator(selector).all_text_contents()]
 
     def wide(self) -> int:
-        """By how much it is wider than the window."""
-        return int(self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
+        """By how much it is wider than the window, when it has been laid out anew."""
+        deadline = time.monotonic() + 10
+        while True:
+            wider = int(self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
+            if wider <= 0 or time.monotonic() > deadline:
+                return wider
+            self.page.wait_for_timeout(20)
 
 
 Open = Callable[..., Opened]
