@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from nights import nightly
 
 from fastbuf.event_time.hash_index import LEAST_MOVED, MOVED, HashIndex
 
@@ -34,6 +35,7 @@ class Beside:
         self.index.remove(self.hash_of(keys), np.array([self.places.pop(key) for key in keys.tolist()]))
 
 
+@nightly(seed=[1, 2, 3])
 @pytest.mark.parametrize("hashes", [1 << 30, 5_000])
 @pytest.mark.parametrize("seed", range(4))
 def test_random_keys(hashes: int, seed: int) -> None:
