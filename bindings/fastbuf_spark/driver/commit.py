@@ -180,9 +180,9 @@ class Commit:
         )
 
     def _add(self, paths: Sequence[str], names: Sequence[str]) -> None:
-        if self._is_store and self._mode == "error" and self._is_seen():
-            raise self._too_late()
         self._note(JOURNAL, list(names))  # first: this fails, and makes nothing, if the directory is gone
+        if self._is_store and self._mode == "error":
+            self._check_alone()
         try:
             if self._is_store:
                 targets = [f"{self._path}/{name}" for name in names]
@@ -258,6 +258,22 @@ class Commit:
                 raise self._too_late() from None
             return False
         return True
+
+    def _check_alone(self) -> None:
+        """Of several writes of a new directory in a store at most one may go on, where no rename decides which.
+
+        Each has written its journal before it looks for those of others, so of two at least one sees the other; if both
+        do, both give up.
+        """
+        own = self._temporary.rpartition("/")[2]
+        for info in self._inside():
+            if not info.base_name.startswith(f"_temporary{MARK}"):
+                raise self._too_late()
+            if info.base_name != own and self._noted(f"{info.path}/{JOURNAL}"):
+                raise ResourceError(
+                    f"{self._path} is being made by another write, {info.base_name}: run this one again, to another "
+                    "path, or with mode='append'; if that one was killed on another host, remove its directory"
+                )
 
     def _too_late(self) -> ResourceError:
         return ResourceError(

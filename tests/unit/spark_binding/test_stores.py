@@ -19,7 +19,7 @@ from pyarrow import fs
 
 from fastbuf.errors import ResourceError
 from fastbuf_spark.driver import splits
-from fastbuf_spark.driver.commit import Commit
+from fastbuf_spark.driver.commit import JOURNAL, Commit
 from fastbuf_spark.driver.files import file_system, list_files
 from fastbuf_spark.driver.store_options import store_of
 from fastbuf_spark.formats.base import Format
@@ -287,6 +287,21 @@ def test_of_two_writes_of_a_new_directory_one_is_refused(tmp_path: Path) -> None
     second.close()
     commit(third, "3.parquet")
     assert sorted(file.name for file in Path(path).iterdir()) == ["1.parquet", "3.parquet", "_SUCCESS"]
+
+
+def test_of_two_writes_in_the_same_moment_at_most_one_goes_on(tmp_path: Path) -> None:
+    """One has its journal, and has copied nothing yet: the other one, whose files would be seen too, gives up."""
+    system = fs.PyFileSystem(fs.FSSpecHandler(Store(auto_mkdir=True)))
+    first, second = (Commit(system, f"{tmp_path}/new", "error") for _ in range(2))
+    for write, name in ((first, "1.parquet"), (second, "2.parquet")):
+        with system.open_output_stream(f"{write.folder}/a/{name}") as stream:
+            stream.write(b"abc")
+    first._note(JOURNAL, ["1.parquet"])
+    with pytest.raises(ResourceError, match=r"is being made by another write, _temporary-.*run this one again"):
+        second.commit([("a", "2.parquet", 3)])
+    second.close()
+    first.commit([("a", "1.parquet", 3)])
+    assert sorted(file.name for file in Path(tmp_path, "new").iterdir()) == ["1.parquet", "_SUCCESS"]
 
 
 def test_files_of_this_machine_are_checked_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
