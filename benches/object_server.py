@@ -160,7 +160,7 @@ class Handler(BaseHTTPRequestHandler):
             if asked and first >= size:
                 self._answer(416, "<Error><Code>InvalidRange</Code></Error>")
                 return
-            time.sleep(self.server.latency_s)
+            time.sleep(self.server.latency_s)  # as long as a store takes to answer
             self.send_response(206 if asked else 200)
             if asked:
                 self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
@@ -256,7 +256,7 @@ class Handler(BaseHTTPRequestHandler):
         outer.read()  # its own end, behind that of the chunks in it
 
     def _answer(self, status: int, xml: str = "", tag: str = "") -> None:
-        time.sleep(self.server.latency_s)
+        time.sleep(self.server.latency_s)  # as long as a store takes to answer
         self.send_response(status)
         body = f'<?xml version="1.0" encoding="UTF-8"?>{xml}'.encode() if xml else b""
         self.send_header("Content-Length", str(len(body)))

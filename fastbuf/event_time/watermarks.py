@@ -97,7 +97,7 @@ class SplitWatermarks:
     _emitted: int = MIN
     _passed: int = MIN  # the greatest watermark of a split that has ended
     _ended_at: float | None = None  # when the last one did; None: the clock starts with the next question
-    _ended: str | None = None  # its name
+    _ended: str | None = None  # the name of the split that ended last
     _complete: bool = False
     _waiting: frozenset[str] = frozenset()  # splits whose turn has not come
     _paused: frozenset[str] = frozenset()  # splits that are too far ahead

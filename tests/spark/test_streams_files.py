@@ -188,7 +188,7 @@ def test_windows_of_files_that_wait_come_on_the_way(spark: Any, tmp_path: Path, 
 
     def slow(batches: Any) -> Any:
         for batch in batches:
-            time.sleep(0.1)
+            time.sleep(0.1)  # so that there are checkpoints between files
             yield batch
 
     schema = "at timestamp, k long"

@@ -109,12 +109,12 @@ class Commit:
                 "see some of both: write to another path, or a Delta table (write_delta), or let Spark write: "
                 "to_df().write.parquet(path)"
             )
-        if not self._is_store:
-            self._clean(above, f".{name}{MARK}")
-        if there or not self._is_store:
-            self._clean(self._path, inside)
         if self._is_store:
-            self._is_there = bool(there) and self._is_seen()
+            there = self._inside() if self._clean(there, inside) else there
+            self._is_there = any(not info.base_name.startswith(inside) for info in there)
+        else:
+            self._clean(self._inside(above), f".{name}{MARK}")
+            self._clean(self._inside(), inside)
         if self._is_there and mode == "error":
             raise ResourceError(f"{path} is there already: use mode='overwrite' or 'append', or another path")
         if self._is_there and mode == "overwrite" and isinstance(system, fs.LocalFileSystem) and os.path.ismount(path):
@@ -133,18 +133,16 @@ class Commit:
         else:
             system.create_dir(self.folder, recursive=True)
 
-    def _inside(self) -> Sequence[Any]:
-        """What is in the directory, if it is one."""
+    def _inside(self, folder: str | None = None) -> Sequence[Any]:
+        """What is in a directory, if it is one: the one that is written, unless another is named."""
         from pyarrow import fs
 
         try:
-            return self._system.get_file_info(fs.FileSelector(self._path, allow_not_found=True))
+            return self._system.get_file_info(
+                fs.FileSelector(self._path if folder is None else folder, allow_not_found=True)
+            )
         except NotADirectoryError:
             return ()
-
-    def _is_seen(self) -> bool:
-        """Whether there is anything in the directory but what writes have below temporary ones."""
-        return any(not info.base_name.startswith(f"_temporary{MARK}") for info in self._inside())
 
     def commit(self, written: Sequence[tuple[str, str, int]]) -> None:
         """Make exactly these files visible to readers.
@@ -340,14 +338,17 @@ class Commit:
         if not self._is_store:
             self._move(draft, f"{self._temporary}/{name}")
 
-    def _clean(self, beside: str, mark: str) -> None:
-        """Remove temporary files and half-finished appends of dead drivers of this host, and of this one's own."""
-        from pyarrow import fs
+    def _clean(self, infos: Sequence[Any], mark: str) -> bool:
+        """Remove temporary files and half-finished appends of dead drivers of this host, and of this one's own.
 
-        for info in self._system.get_file_info(fs.FileSelector(beside, allow_not_found=True)):
+        Returns whether there were some.
+        """
+        cleans = False
+        for info in infos:
             owner = info.base_name.removeprefix(mark).removesuffix(f"-{GONE}").rpartition("-")[0]
             if not info.base_name.startswith(mark) or not (is_dead(owner) or info.path in _left_over):
                 continue
+            cleans = True
             added = self._noted(f"{info.path}/{JOURNAL}")
             seen, why = self._drop(added)
             if seen:
@@ -360,6 +361,7 @@ class Commit:
             with contextlib.suppress(OSError):
                 self._system.delete_dir(info.path)
                 _left_over.discard(info.path)
+        return cleans
 
     def _drop(self, names: Sequence[str]) -> tuple[list[str], str]:
         """Take files out of the sight of readers; those that could not be, and why."""

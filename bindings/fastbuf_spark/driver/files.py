@@ -254,7 +254,7 @@ def _looked_at(system: Any, path: str) -> tuple[Any, Iterable[Any]]:
     """
     from pyarrow import fs
 
-    path = path.rstrip("/") or path  # a store has no file with a slash at its end, and does not say so
+    path = path.rstrip("/") or path  # to a store, a file with a slash behind it is another one
     if is_store(system):
         with suppress(NotADirectoryError):
             if inside := list(_below(system, path)):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from fastbuf.errors import ConfigError, SchemaMismatch
 from fastbuf_spark.schema import alters
-from fastbuf_spark.worker.stores import shared
+from fastbuf_spark.worker.stores import same_system
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +46,7 @@ class FileWriter(Protocol):
         """Write rows, as one group or as several of at most so many."""
 
     def close(self) -> Any:
-        """End the file; gives what its format tells of it, if it does."""
+        """End the file.  Returns its footer, or None if the format has none that is used."""
 
 
 @dataclass(frozen=True)
@@ -175,13 +175,13 @@ class Format:
 
     # Of the tasks
 
-    def sent(self, fragment: Any) -> Any:
+    def place_of(self, fragment: Any) -> Any:
         """What goes to a task instead of a fragment of a file whose size is known."""
         return fragment
 
-    def again(self, sent: Any, size: int, groups: tuple[int, ...]) -> Any:
-        """The fragment, from what was sent of it."""
-        return sent
+    def fragment_at(self, place: Any, size: int, groups: tuple[int, ...]) -> Any:
+        """The fragment, from its place."""
+        return place
 
     def fields(self, fragment: Any) -> pa.Schema | None:
         """Names and types of the columns of a file; None: they are not known before its rows are read."""
@@ -274,14 +274,14 @@ class Scanned(Format):
         raise NotImplementedError
 
     def fragment(self, path: str, system: Any, expression: Any = None, size: int = -1) -> Any:
-        return sized(self.layout(), path, system, size, partition_expression=expression)
+        return fragment_of(self.layout(), path, system, size, partition_expression=expression)
 
-    def sent(self, fragment: Any) -> Any:
+    def place_of(self, fragment: Any) -> Any:
         """Its place alone: pyarrow's own form lacks the size, and asks the file for its row groups once more."""
-        return Fragment(fragment.path, shared(fragment.filesystem), fragment.partition_expression)
+        return Fragment(fragment.path, same_system(fragment.filesystem), fragment.partition_expression)
 
-    def again(self, sent: Any, size: int, groups: tuple[int, ...]) -> Any:
-        return part_of(self.layout(), sent, size, groups)
+    def fragment_at(self, place: Any, size: int, groups: tuple[int, ...]) -> Any:
+        return part_of(self.layout(), place, size, groups)
 
     def fields(self, fragment: Any) -> pa.Schema | None:
         return fragment.physical_schema
@@ -311,8 +311,8 @@ class Scanned(Format):
             yield batch if skipping is None else batch.select(list(names)).filter(batch.column(flag))
 
 
-def sized(layout: Any, path: str, system: Any, size: int, **more: Any) -> Any:
-    """A fragment of a file of this size; before version 17 pyarrow does not take it."""
+def fragment_of(layout: Any, path: str, system: Any, size: int, **more: Any) -> Any:
+    """A fragment of a file, with its size if that is known and pyarrow takes it (17 and later)."""
     if size >= 0:
         try:
             return layout.make_fragment(path, system, file_size=size, **more)
@@ -325,7 +325,7 @@ def part_of(layout: Any, fragment: Any, size: int, groups: tuple[int, ...]) -> A
     """Some row groups of a file, or all if none is named."""
     more: dict[str, Any] = {"row_groups": list(groups)} if groups else {}
     expression = fragment.partition_expression
-    return sized(layout, fragment.path, fragment.filesystem, size, partition_expression=expression, **more)
+    return fragment_of(layout, fragment.path, fragment.filesystem, size, partition_expression=expression, **more)
 
 
 class OfDataset(Scanned):

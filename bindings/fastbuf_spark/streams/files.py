@@ -19,7 +19,7 @@ from fastbuf_spark.formats.base import Format
 from fastbuf_spark.schema import struct_type
 from fastbuf_spark.streams.source import IteratorReader, Split, SplitReader
 from fastbuf_spark.worker.reading import Piece, Read
-from fastbuf_spark.worker.stores import is_store
+from fastbuf_spark.worker.stores import is_store, same_system
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,7 +78,7 @@ class FilesSource:
 
     def fragment(self, path: str) -> Any:
         """One of the files."""
-        return self.format.fragment(path, listing.file_system(self.path, None)[0])
+        return self.format.fragment(path, same_system(listing.file_system(self.path, None)[0]))
 
     def _read(self, path: str, offset: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         piece = Piece(self.format, self.fragment(path), 0, 0)
@@ -103,7 +103,8 @@ class _FilesReader(IteratorReader):
 
     def assign(self, splits: Sequence[Split]) -> None:
         super().assign(splits)
-        self._fresh += [split.name for split in splits]
+        # Where nobody asks for times, names of files that were read are not kept
+        self._fresh = [name for name in self._fresh if name in self._open] + [split.name for split in splits]
 
     def least_times(self, column: str) -> Mapping[str, int]:
         """What is known since it was asked last, in milliseconds since 1970."""

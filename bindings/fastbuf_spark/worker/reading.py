@@ -12,7 +12,7 @@ from fastbuf.errors import ResourceError, SchemaMismatch
 from fastbuf_spark.expressions import Skipping
 from fastbuf_spark.formats.base import BATCH_ROWS, Format, with_path
 from fastbuf_spark.schema import conform
-from fastbuf_spark.worker.stores import is_store, opened, parts_of
+from fastbuf_spark.worker.stores import is_store, open_ahead, parts_of
 from fastbuf_spark.worker.texts import of_text
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ class Piece:
     groups: tuple[int, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes to a task, without a question to the file or its store."""
-        sent = self.format.sent(self.fragment) if self.size >= 0 else parts_of(self.fragment)
-        return {**self.__dict__, "fragment": sent}
+        """What is sent to a task: where the file is.  The file is not read for it."""
+        place = self.format.place_of(self.fragment) if self.size >= 0 else parts_of(self.fragment)
+        return {**self.__dict__, "fragment": place}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        sent, size = state["fragment"], state["size"]
-        fragment = state["format"].again(sent, size, state["groups"]) if size >= 0 else sent[0](*sent[1])
+        place, size = state["fragment"], state["size"]
+        fragment = state["format"].fragment_at(place, size, state["groups"]) if size >= 0 else place[0](*place[1])
         self.__dict__.update(state, fragment=fragment)
 
     def check(self) -> None:
@@ -121,7 +121,7 @@ class Read:
     def __call__(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Read the whole input first: a reader left behind could take the next task's input
         asked = [int(i) for batch in source for i in batch.column(0).to_pylist()]
-        for piece in opened([piece for split in asked for piece in self.splits[split]]):
+        for piece in open_ahead([piece for split in asked for piece in self.splits[split]]):
             yield from self.rows_of(piece)
 
     @cached_property

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 STORES = frozenset(("s3", "s3a", "gcs", "gs", "abfs", "abfss", "az"))
 UPLOAD_BYTES = 10 << 20  #: pyarrow sends what is shorter in one request
 AHEAD = 2  #: files whose footers are asked for while another one is read
-_shared: deque[Any] = deque(maxlen=8)
+_systems: deque[Any] = deque(maxlen=8)
 
 
 def kinds(system: Any) -> set[str]:
@@ -48,12 +48,12 @@ def uploads_of(system: Any, path: str) -> str:
     )
 
 
-def shared(system: Any) -> Any:
+def same_system(system: Any) -> Any:
     """The same object for equal file systems: each that a task unpickles has connections of its own."""
-    for each in tuple(_shared):
+    for each in tuple(_systems):
         if type(each) is type(system) and each == system:
             return each
-    _shared.append(system)
+    _systems.append(system)
     return system
 
 
@@ -62,7 +62,7 @@ def parts_of(fragment: Any) -> tuple[Any, list[Any]]:
     from pyarrow import fs
 
     make, parts = fragment.__reduce__()[:2]
-    return make, [shared(each) if isinstance(each, fs.FileSystem) else each for each in parts]
+    return make, [same_system(each) if isinstance(each, fs.FileSystem) else each for each in parts]
 
 
 def check_sizes(system: Any, folder: str, paths: Sequence[str], sizes: Sequence[int]) -> None:
@@ -89,7 +89,7 @@ def check_sizes(system: Any, folder: str, paths: Sequence[str], sizes: Sequence[
             )
 
 
-def opened(pieces: Sequence[Piece]) -> Iterator[Piece]:
+def open_ahead(pieces: Sequence[Piece]) -> Iterator[Piece]:
     """Pieces that are checked, one after the other; those of stores are checked and opened while others are read.
 
     Raises

@@ -27,7 +27,7 @@ from fastbuf_spark.formats.orc import Orc
 from fastbuf_spark.formats.parquet import Parquet
 from fastbuf_spark.worker import stores
 from fastbuf_spark.worker.reading import Piece, Read
-from fastbuf_spark.worker.stores import AHEAD, check_sizes, is_store, kinds, opened
+from fastbuf_spark.worker.stores import AHEAD, check_sizes, is_store, kinds, open_ahead
 
 
 class Store(local.LocalFileSystem):  # type: ignore[misc]
@@ -153,16 +153,16 @@ def test_the_next_files_are_opened_meanwhile(tmp_path: Path, store: Any, monkeyp
 
     def slow_check(self: Piece) -> None:
         begun.append(Path(self.fragment.path).name)
-        time.sleep(0.01)
+        time.sleep(0.01)  # a store's latency
         check(self)
 
     monkeypatch.setattr(Piece, "check", slow_check)
-    reading = opened(parts)
+    reading = open_ahead(parts)
     for number in range(4):
         assert next(reading) is parts[number]
         deadline = time.monotonic() + 10
         while len(begun) < number + 1 + AHEAD and time.monotonic() < deadline:
-            time.sleep(0.001)
+            time.sleep(0.001)  # between two looks
         assert sorted(begun) == [f"{at}.parquet" for at in range(number + 1 + AHEAD)]
     reading.close()  # type: ignore[attr-defined]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("fastbuf-opens")]
@@ -172,13 +172,13 @@ def test_a_file_that_was_replaced_is_told_when_its_turn_comes(tmp_path: Path, st
     files_in(tmp_path, 3)
     parts = [piece for piece in pieces(tmp_path, store) if piece.groups == (0,)]
     (tmp_path / "1.parquet").write_bytes(b"no Parquet any more")
-    reading = opened(parts)
+    reading = open_ahead(parts)
     assert next(reading) is parts[0]
     with pytest.raises(ResourceError, match=r"1\.parquet has been changed since it was planned"):
         next(reading)
     (tmp_path / "0.parquet").unlink()
     with pytest.raises(ResourceError, match=r"0\.parquet has been changed .* is gone"):
-        next(opened(parts))
+        next(open_ahead(parts))
 
 
 def test_times_of_a_store_count_in_seconds(tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,10 +189,10 @@ def test_times_of_a_store_count_in_seconds(tmp_path: Path, store: Any, monkeypat
         parts = pieces(tmp_path, system)
         os.utime(tmp_path / "0.parquet", ns=(5_000_000_000, 5_000_000_000))
         if system is store:
-            assert len(list(opened(parts))) == 2
+            assert len(list(open_ahead(parts))) == 2
             os.utime(tmp_path / "0.parquet", ns=(4_000_000_000, 4_000_000_000))
         with pytest.raises(ResourceError, match="has been changed since it was planned"):
-            list(opened(parts))
+            list(open_ahead(parts))
         os.utime(tmp_path / "0.parquet", ns=(5_700_000_000, 5_700_000_000))
 
 
@@ -307,4 +307,4 @@ def test_of_two_writes_in_the_same_moment_at_most_one_goes_on(tmp_path: Path) ->
 def test_files_of_this_machine_are_checked_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files_in(tmp_path, 3)
     monkeypatch.setattr(stores, "ThreadPoolExecutor", None)
-    assert len(list(opened(pieces(tmp_path, fs.LocalFileSystem())))) == 6
+    assert len(list(open_ahead(pieces(tmp_path, fs.LocalFileSystem())))) == 6
