@@ -135,7 +135,7 @@ def test_a_token_that_ends_in_the_middle(spark: Any, proxy: Proxy) -> None:
     requests = next(proxy.numbers) - told
     assert requests > 20
     errors = []
-    for left in range(0, requests, 3):
+    for left in range(0, requests, 2):
         for name in set(names(system, path)) - before:
             system.delete_file(name)
         proxy.token_left = left
