@@ -22,7 +22,9 @@ import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, ResourceError
 from fastbuf_spark.driver import commit
 from fastbuf_spark.driver.files import file_system
+from fastbuf_spark.driver.uploads import _client
 from fastbuf_spark.streams.files import files_source
+from fastbuf_spark.worker.stores import UPLOAD_BYTES
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
@@ -122,6 +124,37 @@ def test_what_a_killed_driver_leaves(proxy: Proxy, monkeypatch: Any) -> None:
     assert [name for name in names(system, "bucket/c") if second._temporary not in name] == []
     second.close()
     assert names(system, "bucket/c") == []
+
+
+def test_uploads_that_a_killed_process_left_are_ended(proxy: Proxy, monkeypatch: Any, caplog: Any) -> None:
+    """Of the write that was killed, by the next one; of a worker that was killed, by its own write; others' stay."""
+    system = store(proxy)
+    client = _client(system)
+
+    def leave(key: str) -> None:
+        upload = client.create_multipart_upload(Bucket="bucket", Key=key)["UploadId"]
+        part = dict(Bucket="bucket", Key=key, UploadId=upload, PartNumber=1, Body=b"x" * 1000)
+        client.upload_part(**part)
+
+    def left() -> list[str]:
+        return [each["Key"] for each in client.list_multipart_uploads(Bucket="bucket").get("Uploads", ())]
+
+    leave("u/somebody-elses")
+    first = commit.Commit(system, "bucket/u", "append")
+    leave(f"{first.folder}/1/a.parquet".partition("/")[2])
+    leave(f"{first.folder}/2/a.parquet".partition("/")[2])
+    with monkeypatch.context() as patch, caplog.at_level("INFO", "fastbuf_spark"):
+        patch.setattr(commit, "is_dead", lambda owner: True)
+        second = commit.Commit(system, "bucket/u", "append")
+    assert left() == ["u/somebody-elses"]
+    assert "and ended 2 uploads of it" in caplog.text
+    long = b"0" * (UPLOAD_BYTES + 1)
+    with system.open_output_stream(f"{second.folder}/1/a.parquet") as stream:
+        stream.write(long)
+    leave(f"{second.folder}/0/a.parquet".partition("/")[2])
+    second.commit([("1", "a.parquet", len(long))])
+    assert left() == ["u/somebody-elses"]
+    assert names(system, "bucket/u") == ["bucket/u/_SUCCESS", "bucket/u/a.parquet"]
 
 
 def test_a_token_that_ends_in_the_middle(spark: Any, proxy: Proxy) -> None:

@@ -18,10 +18,11 @@ from fastbuf_spark.driver.delta import location, opened
 from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns, check_table, existing
 from fastbuf_spark.driver.jobs import cancelled_with
 from fastbuf_spark.driver.table_columns import check_replaced, partition_values, renamed
+from fastbuf_spark.driver.uploads import end_uploads
 from fastbuf_spark.driver.writer_options import writing
 from fastbuf_spark.schema import struct_type
 from fastbuf_spark.worker.delta import DeltaWrite
-from fastbuf_spark.worker.stores import check_sizes, is_store, uploads_of
+from fastbuf_spark.worker.stores import UPLOAD_BYTES, check_sizes, is_store
 from fastbuf_spark.worker.writing import REPORT, Write, refusals
 
 if TYPE_CHECKING:
@@ -190,6 +191,8 @@ def committed(
                 system.delete_file(note)
         raise
     _drop_others(system, f"{root}/{folder}", {row.attempt for row in rows})
+    if any(row.bytes > UPLOAD_BYTES for row in rows):  # a worker may have been killed, and its task tried again
+        end_uploads(system, f"{root}/{folder}")
     with contextlib.suppress(OSError):
         system.delete_file(note)
     return Written(len(rows), sum(row.rows for row in rows), sum(row.bytes for row in rows))
@@ -222,9 +225,8 @@ def _drop_remains(system: Any, root: str, has: Callable[[str], bool]) -> None:
         is_there = system.get_file_info(f"{root}/{folder}").type != fs.FileType.NotFound
         with contextlib.suppress(FileNotFoundError):  # another driver has taken it away
             if is_there and (owner == GONE or not has(folder)):
-                log.info(
-                    "%s/%s: removed the remains of a write%s", root, folder, uploads_of(system, f"{root}/{folder}")
-                )
+                ended = end_uploads(system, f"{root}/{folder}")
+                log.info("%s/%s: removed the remains of a write%s", root, folder, ended)
                 system.delete_dir(f"{root}/{folder}")
             if owner != GONE or not is_there:
                 system.delete_file(info.path)

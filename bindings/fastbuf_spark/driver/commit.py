@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fastbuf.errors import ConfigError, ResourceError
+from fastbuf_spark.driver.uploads import end_uploads
 from fastbuf_spark.worker import stores
 
 log = logging.getLogger("fastbuf_spark")
@@ -89,6 +90,7 @@ class Commit:
         self._path = path.rstrip("/")
         self._mode = mode
         self._is_seen_in_part = self._is_over = False
+        self._has_uploads = True  # until it is known that no file is long: a worker may be killed, and not its task
         if not self._path:
             raise ConfigError(f"path is {path!r}: give the path of a directory below it")
         parent, slash, name = self._path.rpartition("/")
@@ -158,6 +160,7 @@ class Commit:
             The driver does not see a file as it was written: workers and driver do not share a file system.
         """
         names = [f"{attempt}/{path}" for attempt, path, _ in written]
+        self._has_uploads = any(size > stores.UPLOAD_BYTES for _, _, size in written)
         stores.check_sizes(self._system, self.folder, names, [size for _, _, size in written])
         paths = [f"{self.folder}/{name}" for name in names]
         if self._adds:
@@ -289,6 +292,8 @@ class Commit:
         gone = f"{self._temporary}-{GONE}"
         try:
             if self._is_store:
+                if self._has_uploads:
+                    end_uploads(self._system, self._temporary)
                 self._system.delete_dir(self._temporary)
             else:
                 self._brings_back(self._temporary)
@@ -356,8 +361,8 @@ class Commit:
                     f"{self._path} has {len(seen)} files of a write that failed, and they cannot be taken away: {why}"
                 )
             self._is_there |= self._brings_back(info.path)
-            uploads = stores.uploads_of(self._system, info.path)
-            log.info("%s: removed the remains of a write, %d files of it visible%s", info.path, len(added), uploads)
+            ended = end_uploads(self._system, info.path)
+            log.info("%s: removed the remains of a write, %d files of it visible%s", info.path, len(added), ended)
             with contextlib.suppress(OSError):
                 self._system.delete_dir(info.path)
                 _left_over.discard(info.path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from fastbuf_spark.driver.reader_options import is_true
 from fastbuf_spark.worker.reading import changed
 from fastbuf_spark.worker.stores import is_store
 
+LISTINGS = 16  #: directories of a store that are listed at the same time
 SUMMARIES = ("_common_metadata", "_metadata")  #: names of files with the schema of others, best first
 WILD = re.compile(r"[*?\[{\\]")  #: a path with one of these may be a pattern
 _LOCAL = re.compile(r"file:(//(localhost)?(?=/)|(?=/(?!/)))", re.I)  #: how the URI of a local path begins
@@ -257,12 +259,32 @@ def _looked_at(system: Any, path: str) -> tuple[Any, Iterable[Any]]:
     path = path.rstrip("/") or path  # to a store, a file with a slash behind it is another one
     if is_store(system):
         with suppress(NotADirectoryError):
-            if inside := list(_below(system, path)):
+            if inside := _in_store(system, path):
                 return fs.FileInfo(path, fs.FileType.Directory), inside
     info = system.get_file_info(path)
     if info.type == fs.FileType.NotFound:
         raise ResourceError(f"{path} does not exist")
     return info, _below(system, path) if info.type == fs.FileType.Directory else ()
+
+
+def _in_store(system: Any, folder: str) -> list[Any]:
+    """What is below a directory of a store, which tells a thousand objects at a time, and the next ones when asked.
+
+    So as soon as there are some directories, each is listed by itself, with all below it, beside the others.
+    """
+    from pyarrow import fs
+
+    infos: list[Any] = []
+    folders, deep = [folder], False
+    with ThreadPoolExecutor(LISTINGS, thread_name_prefix="fastbuf-lists") as threads:
+        while folders:
+            selectors = [fs.FileSelector(each, recursive=deep, allow_not_found=True) for each in folders]
+            fresh = [info for part in threads.map(system.get_file_info, selectors) for info in part]
+            infos += fresh
+            inside = () if deep else fresh
+            folders = [x.path for x in inside if x.type == fs.FileType.Directory and not _hidden(x.base_name)]
+            deep = len(folders) >= LISTINGS // 2
+    return infos
 
 
 def matching(files: Sequence[File], options: Mapping[str, str]) -> list[File]:

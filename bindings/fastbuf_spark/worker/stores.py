@@ -37,17 +37,6 @@ def is_store(system: Any) -> bool:
     return bool(kinds(system) & STORES)
 
 
-def uploads_of(system: Any, path: str) -> str:
-    """What a store may still have of a process that was killed, which no file system lists; empty: nothing."""
-    if not is_store(system):
-        return ""
-    return (
-        f". Uploads of its tasks that had not ended (of files above {UPLOAD_BYTES >> 20} MiB) are seen by nobody and "
-        "paid for: a rule of the bucket ends them (AbortIncompleteMultipartUpload), or aws s3api "
-        f"list-multipart-uploads --prefix {path.partition('/')[2]}"
-    )
-
-
 def same_system(system: Any) -> Any:
     """The same object for equal file systems: each that a task unpickles has connections of its own."""
     for each in tuple(_systems):

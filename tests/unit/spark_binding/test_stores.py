@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -20,8 +21,9 @@ from pyarrow import fs
 from fastbuf.errors import ResourceError
 from fastbuf_spark.driver import splits
 from fastbuf_spark.driver.commit import JOURNAL, Commit
-from fastbuf_spark.driver.files import file_system, list_files
+from fastbuf_spark.driver.files import LISTINGS, file_system, list_files
 from fastbuf_spark.driver.store_options import store_of
+from fastbuf_spark.driver.uploads import end_uploads
 from fastbuf_spark.formats.base import Format
 from fastbuf_spark.formats.orc import Orc
 from fastbuf_spark.formats.parquet import Parquet
@@ -75,11 +77,15 @@ def test_what_a_store_is(store: Any) -> None:
     assert kinds(fs.LocalFileSystem()) == {"local"}
 
 
-def test_what_a_killed_write_may_cost_is_told(store: Any) -> None:
-    text = stores.uploads_of(store, "bucket/a/_temporary-x")
+def test_what_a_killed_write_may_cost_is_told(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = end_uploads(store, "bucket/a/_temporary-x")
     assert "above 10 MiB" in text
-    assert text.endswith("list-multipart-uploads --prefix a/_temporary-x")
-    assert stores.uploads_of(fs.LocalFileSystem(), "/a/b") == ""
+    assert "not ended, since TypeError: it is a PyFileSystem" in text
+    assert "list-multipart-uploads --prefix a/_temporary-x" in text
+    assert end_uploads(fs.LocalFileSystem(), "/a/b") == ""
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    system = fs.S3FileSystem(region="us-east-1", anonymous=True)
+    assert "since boto3 is not installed: pip install 'fastbuf[s3]'" in end_uploads(system, "bucket/a")
 
 
 def test_a_directory_of_a_store_is_listed_once(tmp_path: Path, asked: Store, store: Any) -> None:
@@ -97,6 +103,34 @@ def test_a_directory_of_a_store_is_listed_once(tmp_path: Path, asked: Store, sto
         ]
     with pytest.raises(ResourceError, match="does not exist"):
         list_files(store, [f"{tmp_path}/none"])
+
+
+def test_directories_of_a_store_are_listed_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of one level, and each with all below it once they are enough; not what readers pass over."""
+    met = threading.Barrier(LISTINGS)
+    store = Store()
+    listed: list[tuple[str, Any]] = []
+
+    def finds(path: Any, maxdepth: Any = None, **more: Any) -> Any:
+        name = Path(path).name
+        listed.append((name, maxdepth))
+        if name.startswith("day="):
+            met.wait(30)
+        return local.LocalFileSystem.find(store, path, maxdepth=maxdepth, **more)
+
+    monkeypatch.setattr(store, "find", finds)
+    days = [f"day={day}" for day in range(LISTINGS)]
+    for below in (*(f"{day}/h=1" for day in days), "_temporary/x"):
+        (tmp_path / "t" / below).mkdir(parents=True)
+        files_in(tmp_path / "t" / below, 2)
+    there = list_files(fs.PyFileSystem(fs.FSSpecHandler(store)), [str(tmp_path / "t")])
+    assert listed[0] == ("t", 1)
+    assert sorted(listed[1:]) == [(day, None) for day in sorted(days)]
+    other = list_files(fs.LocalFileSystem(), [str(tmp_path / "t")])
+    assert [(file.path, file.size, file.values) for file in there.files] == [
+        (file.path, file.size, file.values) for file in other.files
+    ]
+    assert len(there.files) == 2 * LISTINGS
 
 
 def test_sizes_of_many_files_are_asked_for_once(tmp_path: Path, asked: Store, store: Any) -> None:
