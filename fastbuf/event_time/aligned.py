@@ -13,8 +13,9 @@ from fastbuf.event_time.aggregates import COUNT
 from fastbuf.event_time.arrow_rows import Hashes, int64s, key_numbers
 from fastbuf.event_time.results import Results
 from fastbuf.event_time.rules import Rules
-from fastbuf.event_time.runs import LABEL, Runs
+from fastbuf.event_time.runs import LABEL, Grouped, Run, Runs
 from fastbuf.event_time.sliding import Stacks
+from fastbuf.event_time.spill import Spill
 from fastbuf.event_time.watermarks import MAX, MIN
 from fastbuf.event_time.windows import MOST_US, Aligned, Global
 
@@ -42,6 +43,7 @@ class AlignedWindows:
         results: Results,
         hashes: Hashes,
         dirty: NDArray[np.bool_],
+        spill: Spill | None = None,
     ) -> None:
         import pyarrow as pa
 
@@ -56,7 +58,9 @@ class AlignedWindows:
         trigger = rules.trigger
         # Whether it is noted which keys of which windows have new rows; where rows are counted, that is in the state
         self._notes = bool(trigger.every_ms or trigger.every_us) and not (each or rules.complete)
-        self._runs = Runs(self._merged)
+        # Rows that are counted are taken out of the state and put back all the time: they stay in memory
+        self._runs = Runs(self._merged, spill if trigger.rows is None else None)
+        self._most_pending = PENDING_BYTES if spill is None else min(PENDING_BYTES, spill.limit)
         self._stacks: Stacks | None = None
         plain = not any(pa.types.is_dictionary(field.type) for field in list(results.schema)[: len(self.keys)])
         if self._panes and work.merges and self.keys and plain and isinstance(assigner, Aligned):
@@ -144,7 +148,7 @@ class AlignedWindows:
             self._touched.append(table.select([LABEL, *self.keys]))
             if sum(piece.num_rows for piece in self._touched) > PENDING_ROWS and len(self._touched) > 1:
                 self._touched = [self._distinct(self._touched)]
-        if self._rows >= PENDING_ROWS or self._bytes >= PENDING_BYTES:
+        if self._rows >= PENDING_ROWS or self._bytes >= self._most_pending:
             self.flush()
 
     def flush(self, most: int = MAX) -> None:
@@ -294,9 +298,9 @@ class AlignedWindows:
         touched = touched.select(self.keys).take(rows) if self.keys else touched.take(rows).select([])
         touched = pa.table([pa.array(windows), *touched.columns], names=[LABEL, *self.keys])
         for chunk in self._chunks(np.unique(windows)):
-            state = self._state(chunk)
-            state = state.filter(pa.array(self._hashes.among(state, touched, LABEL)))
-            yield from self._results(self._merged(state))
+            for state in self._states(chunk):
+                state = state.filter(pa.array(self._hashes.among(state, touched, LABEL)))
+                yield from self._results(self._merged(state))
 
     def _count(self, touched: pa.Table, most: int) -> Iterator[pa.RecordBatch]:
         """Results of these keys and windows that have so many rows since they fired."""
@@ -346,9 +350,25 @@ class AlignedWindows:
                     pieces.append(piece.set_column(0, LABEL, pa.array(np.full(piece.num_rows, window, np.int64))))
         return pa.concat_tables(pieces)
 
+    def _states(self, windows: NDArray[np.int64]) -> Iterator[pa.Table]:
+        """The same; where some are in files, one key after the other: of a window with many rows in several parts."""
+        import pyarrow as pa
+
+        if len(windows) > 1 or not self._runs.in_files:
+            yield self._state(windows)
+            return
+        window = int(windows[0])
+        width = self.assigner.size if self._panes and isinstance(self.assigner, Aligned) else 1
+        for part in self._runs.by_group(window, window + width):
+            label = pa.array(np.full(part.num_rows, window, np.int64))
+            yield part.set_column(0, LABEL, label) if width > 1 else part
+            self._runs.release()
+
     def _emit_due(self, windows: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
         """Results of windows that end one after the other."""
-        if self._stacks is None:
+        if self._stacks is not None and self._runs.in_files:
+            self._stacks.clear()  # it has all keys in memory
+        if self._stacks is None or self._runs.in_files:
             yield from self._emit(windows)
             return
         import pyarrow as pa
@@ -361,7 +381,8 @@ class AlignedWindows:
 
     def _emit(self, windows: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
         for chunk in self._chunks(windows):
-            yield from self._results(self._merged(self._state(chunk)))
+            for state in self._states(chunk):
+                yield from self._results(self._merged(state))
 
     def _results(self, rows: pa.Table, ordered: bool = False) -> Iterator[pa.RecordBatch]:
         yield from self.results.batches(
@@ -380,25 +401,35 @@ class AlignedWindows:
     def _drop(self, low: int, high: int) -> None:
         import pyarrow.compute as pc
 
-        for piece in self._runs.drop(low, high):
-            self._dirty[self._hashes.groups(piece)] = True
+        for piece, groups in self._runs.drop(low, high):
+            self._dirty[self._hashes.groups(piece) if groups is None else groups] = True
+        self._runs.release()
         touched = [table.filter(pc.greater_equal(table.column(LABEL), high)) for table in self._touched]
         self._touched = [table for table in touched if table.num_rows]
 
     def restored(self, table: pa.Table) -> None:
         self._runs.add(table)
 
-    def freeze(self) -> tuple[list[pa.Table], list[pa.Table]]:
+    def freeze(self) -> tuple[list[pa.Table], list[Run]]:
         """Tables of rows, and of state, as they are now."""
-        return list(self._pending), list(self._runs.tables())
+        return list(self._pending), list(self._runs.runs)
 
-    def thawed(self, pending: list[pa.Table], state: list[pa.Table]) -> pa.Table | None:
-        """One table of state of what :meth:`freeze` gave; from any thread."""
+    def thawed(self, pending: list[pa.Table], state: list[Run]) -> Iterator[Grouped]:
+        """Tables of state of what :meth:`freeze` gave, and their groups; from any thread, as :meth:`together`."""
         import pyarrow as pa
 
+        for run in state:
+            yield run.table, None if run.groups is None else run.groups.to_numpy()
         if pending:
-            state = [*state, self._first(pa.concat_tables(pending))]
-        return self._merged(pa.concat_tables(state)) if state else None
+            yield self._first(pa.concat_tables(pending)), None
+
+    def together(self, tables: list[pa.Table]) -> pa.Table:
+        """One table of state, of all rows of some keys."""
+        import pyarrow as pa
+
+        merged = self._merged(pa.concat_tables(tables))
+        self._runs.release()
+        return merged
 
     def tables(self) -> list[list[pa.Table]]:
         """All tables."""
@@ -407,6 +438,10 @@ class AlignedWindows:
     def stacked_bytes(self) -> int:
         """What is held besides tables."""
         return 0 if self._stacks is None else self._stacks.nbytes
+
+    def file_bytes(self) -> int:
+        """Bytes of the files of tables that are not in memory."""
+        return self._runs.file_bytes()
 
     def windows(self) -> int:
         """How many windows are open; of those that have pending rows alone, not all."""

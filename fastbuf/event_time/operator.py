@@ -7,6 +7,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastbuf.checks import instance, whole
 from fastbuf.errors import SchemaError
@@ -15,7 +16,9 @@ from fastbuf.event_time.aligned import AlignedWindows
 from fastbuf.event_time.arrow_rows import Hashes, microseconds
 from fastbuf.event_time.results import Results
 from fastbuf.event_time.rules import Rules, Trigger, at_end
+from fastbuf.event_time.runs import PART_ROWS
 from fastbuf.event_time.session import SessionWindows
+from fastbuf.event_time.spill import Spill
 from fastbuf.event_time.watermarks import MAX, MIN
 from fastbuf.event_time.windows import Aligned, Global, Session
 
@@ -46,6 +49,10 @@ class WindowOperator:
         Number of key groups: of Spark's hash of the key, modulo this.
     keep_late
         Whether late rows are kept in `late`, or just counted.
+    memory_bytes, spill_directory
+        Bytes of state that stay in memory; what is more goes to files without names in this directory, empty: that for
+        temporary files.  None: all stays in memory, as that of sessions and of windows that fire by the number of
+        their rows always does.
 
     Attributes
     ----------
@@ -60,8 +67,9 @@ class WindowOperator:
 
     Notes
     -----
-    Results are record batches in the order of their windows' ends, then of the keys.  An iterator must be read to its
-    end before the next call.
+    Results are record batches in the order of their windows' ends, then of the keys; those of a window whose state
+    does not fit into memory come in several parts, each in the order of its keys.  An iterator must be read to its end
+    before the next call.
     """
 
     def __init__(
@@ -78,6 +86,8 @@ class WindowOperator:
         output_mode: str = "append",
         groups: int = 128,
         keep_late: bool = False,
+        memory_bytes: int | None = None,
+        spill_directory: str = "",
     ) -> None:
         import pyarrow as pa
 
@@ -103,10 +113,16 @@ class WindowOperator:
         self._hashes = Hashes(columns, groups)
         self._dirty = np.zeros(groups, bool)
         self._check_keys(columns)
-        windows: Any = SessionWindows if sessions else AlignedWindows
-        self._windows: AlignedWindows | SessionWindows = windows(
-            assigner, self.rules, work, results, self._hashes, self._dirty
-        )
+        common = self.rules, work, results, self._hashes, self._dirty
+        self._windows: AlignedWindows | SessionWindows
+        if isinstance(assigner, Session):
+            self._windows = SessionWindows(assigner, *common)
+        else:
+            spill = None
+            if memory_bytes is not None:
+                whole("memory_bytes", memory_bytes, 1)
+                spill = Spill(memory_bytes, spill_directory, self._hashes.groups, groups)
+            self._windows = AlignedWindows(assigner, *common, spill)
         self.late: list[pa.RecordBatch] = []
         self._keep_late = keep_late
         self.late_rows = self.null_times = 0
@@ -192,14 +208,14 @@ class WindowOperator:
     def freeze(self) -> Frozen:
         """The state as it is now, to be written in another thread; groups are no longer dirty."""
         self._check_read()
-        frozen = Frozen(self._windows, self._hashes, np.flatnonzero(self._dirty).tolist())
+        frozen = Frozen(self._windows, self._hashes, len(self._dirty), np.flatnonzero(self._dirty).tolist())
         self._dirty[:] = False
         return frozen
 
     def snapshot(self, group: int) -> bytes:
         """The state of one key group; of several, :meth:`freeze` is faster.  It stays dirty."""
         self._check_read()
-        return Frozen(self._windows, self._hashes, []).group(group)
+        return Frozen(self._windows, self._hashes, len(self._dirty), []).group(group)
 
     @property
     def dirty(self) -> list[int]:
@@ -228,12 +244,13 @@ class WindowOperator:
         self._windows.touch_all()
 
     def figures(self) -> dict[str, int | None]:
-        """How many windows are open, rows and bytes held, the watermark, and what was late or had no time."""
+        """How many windows are open, rows and bytes, of them in files, the watermark, what was late or had no time."""
         tables = [table for tables in self._windows.tables() for table in tables]
         return {
             "windows": self._windows.windows(),
             "rows": sum(table.num_rows for table in tables),
             "bytes": sum(table.nbytes for table in tables) + self._windows.stacked_bytes(),
+            "file_bytes": self._windows.file_bytes(),
             "watermark": None if self.current in (MIN, MAX) else self.current,
             "late_rows": self.late_rows,
             "null_times": self.null_times,
@@ -249,26 +266,30 @@ class Frozen:
         The groups that had changed since the last time.
     """
 
-    def __init__(self, windows: AlignedWindows | SessionWindows, hashes: Hashes, dirty: list[int]) -> None:
-        self._windows, self._hashes = windows, hashes
-        self._state = windows.freeze()
+    def __init__(self, windows: AlignedWindows | SessionWindows, hashes: Hashes, groups: int, dirty: list[int]) -> None:
+        self._windows, self._hashes, self._groups = windows, hashes, groups
+        self._state: tuple[Any, Any] = windows.freeze()
         self.dirty = dirty
+        self._tables: list[pa.Table] | None = None
+        self._numbers: list[NDArray[np.int16]] = []  # the group of each row of these, if there are several parts
+        self._parts = 1
+        self._part = -1  # which one the table is
         self._table: pa.Table | None = None
         self._offsets = np.zeros(0, np.int64)
         self._lock = Lock()
 
     def group(self, group: int) -> bytes:
-        """The state of a key group, as an Arrow stream; one without columns if there is none at all."""
+        """The state of a key group, as an Arrow stream; one without columns if there is none at all.
+
+        It is made for many groups at a time: ask for them in their order.
+        """
         import pyarrow as pa
 
         with self._lock:
-            if self._table is None:
-                table = self._windows.thawed(*self._state)
-                table = pa.table({}) if table is None else table
-                groups = self._hashes.groups(table) if table.num_rows else np.zeros(0, np.int32)
-                self._offsets = np.append(0, np.cumsum(np.bincount(groups, minlength=MOST_GROUPS)))
-                self._table = table.take(np.argsort(groups, kind="stable"))
-                self._state = ([], [])
+            if self._tables is None:
+                self._begin()
+            if group * self._parts // self._groups != self._part:
+                self._take(group * self._parts // self._groups)
         assert self._table is not None
         start, end = self._offsets[group], self._offsets[group + 1]
         piece = self._table.slice(start, end - start)
@@ -276,6 +297,30 @@ class Frozen:
         with pa.ipc.new_stream(sink, piece.schema) as stream:
             stream.write_table(piece)
         return bytes(sink.getvalue())
+
+    def _begin(self) -> None:
+        tables = list(self._windows.thawed(*self._state))
+        self._state = ([], [])
+        self._tables = [table for table, _ in tables]
+        rows = sum(table.num_rows for table in self._tables)
+        if rows > 4 * PART_ROWS:
+            self._parts = min(self._groups, -(-rows // PART_ROWS))
+            of = self._hashes.groups
+            self._numbers = [of(table).astype(np.int16) if groups is None else groups for table, groups in tables]
+
+    def _take(self, part: int) -> None:
+        """Merge the state of the groups of one part."""
+        import pyarrow as pa
+
+        assert self._tables is not None
+        tables = self._tables
+        if self._numbers:
+            masks = [numbers.astype(np.int32) * self._parts // self._groups == part for numbers in self._numbers]
+            tables = [table.filter(pa.array(mask)) for table, mask in zip(tables, masks, strict=True)]
+        table = self._windows.together(tables) if tables else pa.table({})
+        groups = self._hashes.groups(table) if table.num_rows else np.zeros(0, np.int32)
+        self._offsets = np.append(0, np.cumsum(np.bincount(groups, minlength=self._groups)))
+        self._table, self._part = table.take(np.argsort(groups, kind="stable")), part
 
 
 def unit_table(rows: int) -> pa.Table:

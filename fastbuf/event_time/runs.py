@@ -1,27 +1,47 @@
-"""State of windows as a few tables, each in the order of its labels: windows that end are the first rows of each."""
+"""State of windows as a few tables, each in the order of its labels: windows that end are the first rows of each.
+
+Tables that do not fit into memory are merged to one in a file (:mod:`fastbuf.event_time.spill`); of these, too, several
+of about one size become one.  The scheme: O'Neil and others, "The log-structured merge-tree" (1996).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastbuf.event_time.arrow_rows import int64s, sorted_by
+from fastbuf.event_time.spill import LABEL, GroupsOf, Labels, Mapped, Spill
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LABEL = "w"  #: the column of the label
+Grouped = tuple[Any, NDArray[Any] | None]  #: a table, and the key group of each row if it is known
 TIER = 8  #: tables of about one size that are merged into one
+PART_ROWS = 1 << 18  #: of a part of what does not fit into memory
 SMALL_ROWS = 1 << 12  #: of pieces, on average, that are worth a copy
 
 
 class Run:
-    """A table by label, and where each label starts."""
+    """A table by label, and where each label starts.
 
-    def __init__(self, table: pa.Table) -> None:
+    Attributes
+    ----------
+    groups
+        Of a table in a file, whose rows are by label and key group: the group of each.  None: it is in memory.
+    mapped
+        That file.
+    """
+
+    groups: pa.ChunkedArray | None = None
+    mapped: Mapped | None = None
+
+    def __init__(self, table: pa.Table, labels: Labels | None = None, offsets: Labels | None = None) -> None:
+        if labels is not None and offsets is not None:
+            self.table, self.labels, self.offsets = table, labels, offsets
+            return
         self.table, values = sorted_by(table, int64s(table.column(LABEL)))
         firsts = np.flatnonzero(np.diff(values, prepend=values[:1] - 1))
         self.labels = values[firsts]
@@ -32,6 +52,34 @@ class Run:
         first, end = np.searchsorted(self.labels, (low, high))
         return int(self.offsets[first]), int(self.offsets[end])
 
+    def without(self, low: int, high: int) -> Run | None:
+        """The other rows; None: there are none."""
+        import pyarrow as pa
+
+        first, end = self.between(low, high)
+        others = (self.labels < low) | (self.labels >= high)
+        if not others.any():
+            return None
+        table = pa.concat_tables([self.table.slice(0, first), self.table.slice(end)])
+        run = Run(table, self.labels[others], np.append(0, np.cumsum(np.diff(self.offsets)[others])))
+        if self.groups is not None:
+            run.groups = pa.chunked_array([*self.groups.slice(0, first).chunks, *self.groups.slice(end).chunks])
+            run.mapped = self.mapped
+        # A slice keeps all memory: copy it, once half is gone; of several pieces whole ones go
+        elif 2 * table.num_rows <= self.table.num_rows and table.column(LABEL).num_chunks < 3:
+            run.table = table.take(np.arange(table.num_rows))
+        return run
+
+    def of_label(self, at: int, groups_of: GroupsOf) -> tuple[pa.Table, NDArray[Any]]:
+        """The rows of one label in the order of key groups, and these."""
+        first, rows = int(self.offsets[at]), int(self.offsets[at + 1] - self.offsets[at])
+        table = self.table.slice(first, rows)
+        if self.groups is not None:
+            return table, self.groups.slice(first, rows).to_numpy()
+        groups = groups_of(table)
+        order = np.argsort(groups, kind="stable")
+        return table.take(order), groups[order]
+
 
 class Runs:
     """All rows of state; the later ones of a key and label stand in later tables.
@@ -40,22 +88,41 @@ class Runs:
     ----------
     merge
         Makes one row of those of the same key and label.
+    spill
+        What writes tables that do not fit into memory; None: all do.
     """
 
-    def __init__(self, merge: Callable[[pa.Table], pa.Table]) -> None:
-        self._merge = merge
-        self.runs: list[Run] = []
+    def __init__(self, merge: Callable[[pa.Table], pa.Table], spill: Spill | None = None) -> None:
+        self._merge, self._spill = merge, spill
+        self.runs: list[Run] = []  # those in files first
+
+    @property
+    def in_files(self) -> int:
+        """How many tables are in files."""
+        return sum(run.groups is not None for run in self.runs)
 
     def add(self, table: pa.Table) -> None:
         if not table.num_rows:
             return
         self.runs.append(Run(table))
-        alike, rows = 1, table.num_rows
-        while alike < len(self.runs) and self.runs[-alike - 1].table.num_rows <= rows:
-            rows += self.runs[-alike - 1].table.num_rows
-            alike += 1
+        alike = self._alike(self.in_files, len(self.runs))
         if alike >= TIER:
             self.compact(alike)
+        if self._spill is not None:
+            written = self.in_files
+            if sum(run.table.nbytes for run in self.runs[written:]) > self._spill.limit:
+                self._write(written, len(self.runs))
+                alike = self._alike(0, written + 1)
+                if alike >= TIER:
+                    self._write(written + 1 - alike, written + 1)
+
+    def _alike(self, first: int, end: int) -> int:
+        """How many tables there are from the last one backwards that are not larger than those behind them."""
+        alike, rows = 1, self.runs[end - 1].table.num_rows
+        while end - alike > first and self.runs[end - alike - 1].table.num_rows <= rows:
+            rows += self.runs[end - alike - 1].table.num_rows
+            alike += 1
+        return alike
 
     def compact(self, last: int) -> None:
         """Merge the last tables."""
@@ -70,6 +137,61 @@ class Runs:
             merged = merged.combine_chunks()
         # Else no row is of the key and label of another: pieces stay as they are, and large ones are not copied
         self.runs[-last:] = [Run(merged)]
+
+    def _write(self, first: int, end: int) -> None:
+        """Merge tables to one in a file."""
+        assert self._spill is not None
+        some = Runs(self._merge, self._spill)
+        some.runs = self.runs[first:end]
+        table, labels, offsets, groups, mapped = self._spill.write(some._merged_parts())
+        run = Run(table, labels, offsets)
+        run.groups, run.mapped = groups, mapped
+        self.runs[first:end] = [run]
+
+    def _merged_parts(self) -> Iterator[pa.Table]:
+        for part in self._parts():
+            yield self._merge(part)
+            self.release()
+
+    def _parts(self) -> Iterator[pa.Table]:
+        """All rows by label, in parts of not too many rows.
+
+        All rows of a key and label are in one part: a label of many rows is cut by key groups.
+        """
+        import pyarrow as pa
+
+        labels, rows = self.labels()
+        sums = np.append(0, np.cumsum(rows))
+        first = 0
+        while first < len(labels):
+            end = max(first + 1, int(np.searchsorted(sums, sums[first] + PART_ROWS, "right")) - 1)
+            count = int(sums[end] - sums[first])
+            if count <= 2 * PART_ROWS:
+                yield pa.concat_tables(self.between(int(labels[first]), int(labels[end - 1]) + 1))
+            else:
+                yield from self.by_group(int(labels[first]), int(labels[first]) + 1)
+            first = end
+
+    def by_group(self, low: int, high: int) -> Iterator[pa.Table]:
+        """The rows with labels from `low` on and below `high`, in parts: all rows of a key are in one."""
+        import pyarrow as pa
+
+        assert self._spill is not None
+        pieces = []
+        for run in self.runs:
+            for at in range(*np.searchsorted(run.labels, (low, high))):
+                pieces.append(run.of_label(at, self._spill.groups_of))
+        groups = self._spill.groups
+        parts = min(groups, -(-sum(table.num_rows for table, _ in pieces) // PART_ROWS))
+        for part in range(parts):
+            ends = part * groups // parts, (part + 1) * groups // parts
+            some = []
+            for table, numbers in pieces:
+                first, end = np.searchsorted(numbers, ends)
+                if end > first:
+                    some.append(table.slice(first, end - first))
+            if some:
+                yield pa.concat_tables(some)
 
     def labels(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The labels in order, and the rows of each."""
@@ -95,29 +217,25 @@ class Runs:
         """How many labels there are from `low` on and below `high`, in the table that has most of them."""
         return max((int(np.diff(np.searchsorted(run.labels, (low, high)))[0]) for run in self.runs), default=0)
 
-    def drop(self, low: int, high: int) -> list[pa.Table]:
+    def drop(self, low: int, high: int) -> list[Grouped]:
         """Take these rows out."""
-        import pyarrow as pa
-
-        dropped, runs = [], []
+        dropped: list[Grouped] = []
+        runs = []
         for run in self.runs:
             first, end = run.between(low, high)
             if end == first:
                 runs.append(run)
                 continue
-            dropped.append(run.table.slice(first, end - first))
-            rest = [piece for piece in (run.table.slice(0, first), run.table.slice(end)) if piece.num_rows]
-            if rest:
-                table = pa.concat_tables(rest)
-                # A slice keeps all memory: copy it, once half is gone; of several pieces whole ones go
-                pieces = table.column(LABEL).num_chunks
-                small = 2 * table.num_rows <= run.table.num_rows and pieces < 3
-                runs.append(Run(table.take(np.arange(table.num_rows)) if small else table))
+            groups = None if run.groups is None else run.groups.slice(first, end - first).to_numpy()
+            dropped.append((run.table.slice(first, end - first), groups))
+            rest = run.without(low, high)
+            if rest is not None:
+                runs.append(rest)
         self.runs = runs
         return dropped
 
     def extract(self, low: int, high: int, chosen: Callable[[pa.Table], NDArray[np.bool_]]) -> list[pa.Table]:
-        """Take out the rows with labels from `low` on and below `high` that are chosen."""
+        """Take out the rows with labels from `low` on and below `high` that are chosen; all are in memory."""
         import pyarrow as pa
 
         pieces, runs = [], []
@@ -138,3 +256,13 @@ class Runs:
     def tables(self) -> Iterator[pa.Table]:
         for run in self.runs:
             yield run.table
+
+    def file_bytes(self) -> int:
+        """Bytes of the files."""
+        return sum(len(run.mapped) for run in self.runs if run.mapped is not None)
+
+    def release(self) -> None:
+        """Give back the memory of what was read of files."""
+        for run in self.runs:
+            if run.mapped is not None:
+                run.mapped.release()

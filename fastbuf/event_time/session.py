@@ -12,7 +12,7 @@ from fastbuf.event_time.aggregates import COUNT
 from fastbuf.event_time.arrow_rows import Hashes, int64s, key_numbers, key_values
 from fastbuf.event_time.results import Results
 from fastbuf.event_time.rules import Rules
-from fastbuf.event_time.runs import LABEL, TIER
+from fastbuf.event_time.runs import LABEL, TIER, Grouped
 from fastbuf.event_time.watermarks import MAX, MIN
 from fastbuf.event_time.windows import Session, sessions
 
@@ -297,21 +297,29 @@ class SessionWindows:
         self.flush()
         return list(self._shells), list(self._state)
 
-    def thawed(self, shells: list[pa.Table], state: list[pa.Table]) -> pa.Table | None:
-        """One table of state of what :meth:`freeze` gave; from any thread."""
+    def thawed(self, shells: list[pa.Table], state: list[pa.Table]) -> Iterator[Grouped]:
+        """Tables of state of what :meth:`freeze` gave; from any thread, as :meth:`together`."""
         import pyarrow as pa
 
-        if not self.rules.purges:
-            return pa.concat_tables(state) if state else None
-        marked = [table.append_column(SHELL, pa.array(np.zeros(table.num_rows, bool))) for table in state]
-        marked += [table.append_column(SHELL, pa.array(np.ones(table.num_rows, bool))) for table in shells]
-        return pa.concat_tables(marked, promote_options="default") if marked else None
+        for is_shell, tables in ((False, state), (True, shells)):
+            for table in tables:
+                mark = pa.array(np.full(table.num_rows, is_shell))
+                yield table.append_column(SHELL, mark) if self.rules.purges else table, None
+
+    def together(self, tables: list[pa.Table]) -> pa.Table:
+        """One table of state."""
+        import pyarrow as pa
+
+        return pa.concat_tables(tables, promote_options="default")
 
     def tables(self) -> list[list[pa.Table]]:
         """All tables."""
         return [self._pending, self._shells, self._state]
 
     def stacked_bytes(self) -> int:
+        return 0
+
+    def file_bytes(self) -> int:
         return 0
 
     def windows(self) -> int:

@@ -113,6 +113,25 @@ def test_windows_of_rows_out_of_order_under_a_kill_and_another_parallelism(
     assert found_in(sink.table()) == wanted
 
 
+def test_windows_that_do_not_fit_into_memory(spark: Any, tmp_path: Path) -> None:
+    """Most of their state is in files, through a checkpoint and a restart with another parallelism."""
+    rows = [(at, at * 7919 % 150_001, at) for at in range(200_000)]
+    source, sink = Rows(rows, size=2000, every=0.03), fbs.to_memory()
+    conf = fbs.ShuffleConf(memory_bytes=512 << 10, segment_size=8 << 10)
+
+    def stream(partitions: int) -> Any:
+        made = fbs.stream(spark, source, SCHEMA, tasks=1, conf=conf).with_watermark("at", "60 ms")
+        groups = made.group_by("k", partitions=partitions)
+        return groups.window("100 ms").agg_arrow([("v", "sum"), ([], "count_all")], name="windows")
+
+    query = stream(2).write_stream(sink, tmp_path / "chk", every=0.2)
+    until(lambda: query.progress()["stages"][-1].get("spilled_bytes", 0) > 0 and query.progress()["checkpoints"])
+    query.stop()
+    query = stream(1).write_stream(sink, tmp_path / "chk", every=0.2)
+    assert query.await_termination(120)
+    assert found_in(sink.table()) == windows_of(rows, 100_000)
+
+
 def test_late_rows_go_to_a_sink_of_their_own(spark: Any, tmp_path: Path) -> None:
     rows = [(t * 10_000, 0, t) for t in range(1000)]
     late = [(0, 0, -1), (5_000_000, 0, -2)]

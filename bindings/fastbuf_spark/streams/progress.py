@@ -36,7 +36,16 @@ def _stage(spec: StreamStage, tasks: list[TaskView]) -> dict[str, Any]:
         "rows_in": sum(each.get("rows_in", 0) for each in stats),
         "rows_out": sum(each.get("rows_out", 0) for each in stats),
     }
-    for name in ("state_keys", "state_rows", "state_bytes", "windows", "late_rows", "null_times", "paused_splits"):
+    for name in (
+        "state_keys",
+        "state_rows",
+        "state_bytes",
+        "spilled_bytes",
+        "windows",
+        "late_rows",
+        "null_times",
+        "paused_splits",
+    ):
         if any(name in each for each in stats):
             stage[name] = sum(each.get(name, 0) for each in stats)
     stage["subtasks"] = [_subtask(view.subtask, each) for view, each in zip(tasks, stats, strict=True)]

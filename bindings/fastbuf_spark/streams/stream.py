@@ -426,14 +426,19 @@ class Stream:
         return outputs + [Output(LATE, number, to, stages[number].input_schema, "") for number, to in late]
 
     def _stages(self, output_mode: str) -> tuple[StreamStage, ...]:
-        stages, counts = [], self._tasks()
+        stages, counts, conf = [], self._tasks(), self._settings()
         names: dict[str, int] = {}
         for draft, tasks in zip(self._drafts, counts, strict=True):
             names[draft.label] = names.get(draft.label, 0) + 1
             name = draft.label if names[draft.label] == 1 else f"{draft.label} ({names[draft.label]})"
             operator = draft.operator
             if isinstance(operator, WindowSpec):
-                operator = dataclasses.replace(operator, output_mode=output_mode)
+                operator = dataclasses.replace(
+                    operator,
+                    output_mode=output_mode,
+                    memory_bytes=conf.held_bytes(self._spark.conf.get),
+                    spill_directory=conf.spill_directory,
+                )
                 operator.operator(1)  # raises what its rules do not allow
             stages.append(
                 StreamStage(

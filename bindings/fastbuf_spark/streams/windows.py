@@ -12,6 +12,7 @@ import numpy as np
 from fastbuf.event_time.operator import Frozen, WindowOperator
 from fastbuf.event_time.rules import Trigger
 from fastbuf.event_time.watermarks import MIN, in_microseconds
+from fastbuf_spark.worker.nameless import local_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +42,8 @@ class WindowSpec:
     accumulate: bool
     output_mode: str = "append"
     late: Any = None  #: a sink for late rows
+    memory_bytes: int | None = None  #: of state, before files have the rest
+    spill_directory: str = ""
 
     def __call__(self) -> WindowedRows:
         return WindowedRows(self)
@@ -59,6 +62,8 @@ class WindowSpec:
             output_mode=self.output_mode,
             groups=key_groups,
             keep_late=self.late is not None,
+            memory_bytes=self.memory_bytes,
+            spill_directory=self.spill_directory or local_directory(),
         )
 
 
@@ -117,7 +122,8 @@ class WindowedRows:
     def figures(self) -> dict[str, Any]:
         figures = self._operator.figures()
         counts = {"windows": figures["windows"], "late_rows": figures["late_rows"], "state_rows": figures["rows"]}
-        return {**counts, "state_bytes": figures["bytes"], "null_times": figures["null_times"]}
+        sizes = {"state_bytes": figures["bytes"], "spilled_bytes": figures["file_bytes"]}
+        return {**counts, **sizes, "null_times": figures["null_times"]}
 
     def close(self) -> None:
         pass

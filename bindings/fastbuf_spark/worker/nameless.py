@@ -24,7 +24,7 @@ class NamelessFile:
     """
 
     def __init__(self, directory: str) -> None:
-        self._directory = directory or _local_directory()
+        self._directory = directory or local_directory()
         self.nbytes = 0
         try:
             self._file = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115
@@ -70,7 +70,7 @@ class NamelessFile:
         )
 
 
-def _local_directory() -> str:
+def local_directory() -> str:
     """The directory where Spark's Python workers spill; else the one for temporary files."""
     for directory in os.environ.get("SPARK_LOCAL_DIRS", "").split(","):
         if directory and os.path.isdir(directory):

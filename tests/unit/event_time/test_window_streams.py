@@ -20,7 +20,7 @@ import pytest
 from nights import LONG
 from windows_by_hand import EPOCH, MAX, MIN, ByHand, Spec
 
-from fastbuf.event_time import sliding
+from fastbuf.event_time import operator, runs, sliding
 from fastbuf.event_time.aggregates import normal as normal_column
 from fastbuf.event_time.operator import WindowOperator
 from fastbuf.event_time.rules import Trigger
@@ -84,7 +84,8 @@ def none_last(value: Any) -> tuple[bool, Any]:
 class Stream:
     """One case with one seed: the operators that own the key groups, and the same by hand."""
 
-    def __init__(self, case: tuple[str, str, int, str], seed: int) -> None:
+    def __init__(self, case: tuple[str, str, int, str], seed: int, memory_bytes: int | None) -> None:
+        self.memory_bytes = memory_bytes
         kind, trigger, lateness, mode = case
         self.dice = dice = random.Random(f"{case}{seed}")
         unit = HOUR if kind == "days" else 1
@@ -147,6 +148,7 @@ class Stream:
             output_mode=spec.mode,
             groups=GROUPS,
             keep_late=True,
+            memory_bytes=self.memory_bytes,
         )
 
     # ---- what is expected, and what came
@@ -278,26 +280,33 @@ class Stream:
                 self.clock(now)
             else:
                 self.restore()
+            self.fired["in files"] += any(owner.figures()["file_bytes"] for owner in self.owners)
         self.watermark(MAX)
         held = [owner.figures() for owner in self.owners]
         assert sum(owner.null_times for owner in self.owners) + self.null_times == self.nulls
         if self.spec.mode != "complete":  # nothing grows behind the watermark
-            assert all(figures["rows"] == figures["bytes"] == figures["windows"] == 0 for figures in held)
+            names = ("rows", "bytes", "file_bytes", "windows")
+            assert all(figures[name] == 0 for figures in held for name in names)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_streams_give_what_windows_by_hand_give(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With their state in memory, in files, or in both; by day one of these for each case."""
+    monkeypatch.setattr(runs, "PART_ROWS", 5)
+    monkeypatch.setattr(operator, "PART_ROWS", 5)
     if kind in ("sliding", "by gcd"):  # so few rows would not be worth it
         monkeypatch.setattr(sliding, "LEAST_OVERLAP", 2)
     fired = Counter[str]()
     # By day one of three, which has each trigger, lateness and mode
-    for case in (case for case in CASES[:: 1 if LONG else 3] if case[0] == kind):
-        for seed in range(4 if LONG else 1):
-            stream = Stream(case, seed)
+    cases = [case for case in CASES[:: 1 if LONG else 3] if case[0] == kind]
+    for number, case in enumerate(cases):
+        for seed in range(4) if LONG else [0]:
+            stream = Stream(case, seed, (None, 1, 4000)[(number + seed) % 3])
             try:
                 stream.run()
             except AssertionError as error:
                 raise AssertionError(f"{case}, seed {seed}: {stream.spec}") from error
             fired += stream.fired
     assert fired["rows"] > 100
+    assert fired["in files"] > 10 or kind == "session"
     assert fired["late"] > 10 or kind == "global"

@@ -1,0 +1,115 @@
+"""State of windows that does not fit into memory: a table in a file without a name, which is mapped into memory."""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from collections.abc import Callable, Iterable
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastbuf.checks import spill_directory
+from fastbuf.errors import ResourceError
+from fastbuf.event_time.arrow_rows import int64s
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+GroupsOf = Callable[[Any], NDArray[np.int32]]
+Labels = NDArray[np.int64]
+LABEL = "w"  #: the column of the label
+GROUP = "g"  #: in a file, the column of the key group
+SETTING = "the directory for spilled state"
+
+
+class Mapped:
+    """A file that is mapped to be read; what was read of it costs memory until it is given back."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+
+    def __len__(self) -> int:
+        return len(self._map)
+
+    def buffer(self) -> pa.Buffer:
+        """All bytes."""
+        import pyarrow as pa
+
+        return pa.py_buffer(self._map)
+
+    def release(self) -> None:
+        """Give back the memory: whoever reads again reads the file, or what the system still has of it."""
+        self._map.madvise(mmap.MADV_DONTNEED)
+
+
+class Spill:
+    """Writes tables to files.
+
+    Parameters
+    ----------
+    limit
+        Bytes of state that stay in memory.
+    directory
+        Directory of the files, which vanish with the process; empty: that for temporary files.
+    groups_of, groups
+        Gives the key group of each row of a table, and how many groups there are.
+    """
+
+    def __init__(self, limit: int, directory: str, groups_of: GroupsOf, groups: int) -> None:
+        self.limit = limit
+        self._directory = directory
+        self.groups_of, self.groups = groups_of, groups
+
+    def write(self, tables: Iterable[pa.Table]) -> tuple[pa.Table, Labels, Labels, pa.ChunkedArray, Mapped]:
+        """One table of several, whose labels rise from table to table, or their key groups within one label.
+
+        Returns
+        -------
+        The table, by label and key group; its labels; where each starts; the group of each row; the file.
+
+        Raises
+        ------
+        ResourceError
+            There is no room for it.
+        """
+        import pyarrow as pa
+
+        labels: list[Labels] = []
+        counts: list[NDArray[np.intp]] = []
+        directory = spill_directory(self._directory, SETTING)
+        try:
+            with tempfile.TemporaryFile(dir=directory) as file:
+                writer = None
+                for table in tables:
+                    table = self._in_order(table)
+                    each = np.unique(int64s(table.column(LABEL)), return_counts=True)
+                    labels.append(each[0])
+                    counts.append(each[1])
+                    if writer is None:
+                        writer = pa.ipc.new_stream(pa.PythonFile(file, "w"), table.schema)
+                    writer.write_table(table)
+                assert writer is not None
+                writer.close()
+                file.flush()
+                mapped = Mapped(file)
+        except OSError as error:
+            raise ResourceError(
+                f"state of windows beyond {self.limit} bytes cannot be written to {directory}: {error}; name a "
+                "directory with room (spill_directory), or let more stay in memory (memory_bytes)"
+            ) from error
+        with pa.ipc.open_stream(mapped.buffer()) as stream:
+            table = stream.read_all()
+        distinct, at = np.unique(np.concatenate(labels), return_inverse=True)
+        rows = np.bincount(at, np.concatenate(counts)).astype(np.int64)
+        groups = table.column(GROUP)
+        pa.default_memory_pool().release_unused()
+        return table.drop_columns([GROUP]), distinct, np.append(0, np.cumsum(rows)), groups, mapped
+
+    def _in_order(self, table: pa.Table) -> pa.Table:
+        import pyarrow as pa
+
+        groups = self.groups_of(table).astype(np.int16)
+        order = np.lexsort((groups, int64s(table.column(LABEL))))
+        return table.take(order).append_column(GROUP, pa.array(groups[order])).combine_chunks()
