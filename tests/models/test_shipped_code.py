@@ -140,6 +140,9 @@ NIGHTLY = [
     ring_oldest,
     ring_oldest_revoked,
     ring_oldest_killed,
+    oldest_round,
+    ring_burst,
+    ring_oldest_two,
 ]
 
 PREPARE = "return (uint32_t)(fb_u64_or_seq_cst(&e->word, FB_EVENT_ASLEEP) >> 32);"
@@ -564,6 +567,19 @@ NIGHTLY_MUTATIONS = {
     "a place given back before the drainer is done with it",
     "a burst whose last buffer is not told of",
     "a reader that tells a writer of nothing",
+    "no fence before a reader looks whether all is taken back",
+    "a reader that claims by a store",
+    "a doorbell that is armed after the look",
+    "the end looked at after the last buffer",
+    "no fence before the drainer looks at the low-water mark",
+    "a destroyed pool that gives out what it has",
+    "a flush that is asked for before its bytes are shown",
+    "a buffer queued without release",
+    "a push without order",
+    "a drainer that claims by a store",
+    "a destroyed pool that wakes nobody",
+    "one who waits without a second look",
+    "a recycle beyond the limit that keeps its segment",
 }
 
 

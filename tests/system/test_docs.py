@@ -1,7 +1,8 @@
 """Every Python example of README.md and docs/ runs.
 
 The examples of one page share a namespace and a session of Spark, in order, as a reader would type them.  All pages run
-in one process, those with the same master on one SparkContext, so that Spark starts once for each.  A block in
+in one process, those with the same master on one SparkContext, so that Spark starts once for each.  By night also those
+that wait for verdicts of the monitor.  A block in
 ``python`` fences is run unless it has a title: then it is a file, which another test uses.
 """
 
@@ -16,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from nights import LONG, nightly
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -71,10 +73,15 @@ def master_of(blocks: list[tuple[int, str]]) -> str | None:
 
 
 EXAMPLES = {str(page.relative_to(ROOT)): blocks_of(page) for page in PAGES}
+BY_NIGHT = ("docs/howto/find-the-slow-stage.md",)  # half a minute
 # Each change of the master is another Spark
-ORDERED = sorted(((name, master_of(blocks), blocks) for name, blocks in EXAMPLES.items()), key=lambda one: str(one[1]))
+ORDERED = sorted(
+    ((name, master_of(blocks), blocks) for name, blocks in EXAMPLES.items() if LONG or name not in BY_NIGHT),
+    key=lambda one: str(one[1]),
+)
 OPTIONAL = {"deltalake": "delta", "pyiceberg": "iceberg"}  # packages that a page may need, and their extras
 NAMES = [f"{page}:{line}" for page, blocks in EXAMPLES.items() for line, _ in blocks]
+OF_NIGHT = [name for name in NAMES if name.startswith(BY_NIGHT)]
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +110,7 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+@nightly(name=OF_NIGHT)
 @pytest.mark.parametrize("name", NAMES)
 def test_example_runs(name: str, outcomes: dict[str, str]) -> None:
     code = "".join(block for _, block in EXAMPLES[name.rpartition(":")[0]])
