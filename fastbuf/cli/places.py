@@ -147,7 +147,9 @@ class Folder:
 
         system, path = Place(self.where, False).files()
         if system.get_file_info(path).type == fs.FileType.Directory:
-            system.delete_dir(path)
+            from fastbuf_spark.worker.stores import delete_dir
+
+            delete_dir(system, path)
 
 
 def literal(path: Path) -> str:

@@ -1,16 +1,16 @@
-"""Files in a store of objects, over HTTP, with faults: what is read, and what readers see of what is written."""
+"""Files in S3, over HTTP, with faults: what is read, and what readers see of what is written.
+
+What each kind of store must do is in test_kinds_of_stores.py.
+"""
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numbered
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
@@ -23,7 +23,6 @@ from fastbuf.errors import ConfigError, ResourceError
 from fastbuf_spark.driver import commit
 from fastbuf_spark.driver.files import file_system
 from fastbuf_spark.driver.uploads import _client
-from fastbuf_spark.streams.files import files_source
 from fastbuf_spark.worker.stores import UPLOAD_BYTES
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
@@ -71,27 +70,6 @@ def test_files_in_and_out(spark: Any, proxy: Proxy, capsys: Any) -> None:
     assert "s3cr3t" not in repr(read) + repr(read._start) + "".join(capsys.readouterr())
 
 
-def test_nothing_is_seen_before_the_commit(spark: Any, proxy: Proxy, monkeypatch: Any) -> None:
-    """A run that fails while tasks write, and one that fails while files are copied, leave nothing."""
-    system = store(proxy)
-
-    with pytest.raises(Exception, match="no more"):
-        fbs.pipeline(spark.range(4)).map_in_arrow(fails, "id long").write_parquet("bucket/b", filesystem=system)
-    assert names(system, "bucket/b") == []
-    seen: list[list[str]] = []
-
-    def breaks(self: Any, paths: Any, given: Any) -> None:
-        seen.append([name for name in names(system, "bucket/b") if "/_" not in name])
-        add(self, paths[:1], given[:1])
-        raise OSError("gone")
-
-    add = commit.Commit._add
-    monkeypatch.setattr(commit.Commit, "_add", breaks)
-    with pytest.raises(ResourceError, match="gone"):
-        fbs.write_parquet(spark.range(4), "bucket/b", filesystem=system)
-    assert seen == [[]]
-
-
 def test_how_many_requests_it_takes(spark: Any, proxy: Proxy) -> None:
     """Each takes tens of milliseconds, and one comes after the other."""
     system = store(proxy, allow_delayed_open=True)
@@ -107,23 +85,6 @@ def test_how_many_requests_it_takes(spark: Any, proxy: Proxy) -> None:
     read = "bucket/n"
     # Listed; the footer twice by the driver, and with what tells that it is the same file by the worker; the rows
     assert requests(lambda: fbs.read_parquet(spark, read, filesystem=system).to_arrow()) <= 6
-
-
-def test_what_a_killed_driver_leaves(proxy: Proxy, monkeypatch: Any) -> None:
-    """Killed between two copies: the next write takes away what is seen of it."""
-    system = store(proxy)
-    first = commit.Commit(system, "bucket/c", "error")
-    system.create_dir(f"{first.folder}/x")
-    for name in ("1.parquet", "2.parquet"):
-        with system.open_output_stream(f"{first.folder}/x/{name}") as stream:
-            stream.write(b"abc")
-    first._note(commit.JOURNAL, ["1.parquet", "2.parquet"])
-    system.copy_file(f"{first.folder}/x/1.parquet", "bucket/c/1.parquet")
-    monkeypatch.setattr(commit, "is_dead", lambda owner: True)
-    second = commit.Commit(system, "bucket/c", "error")
-    assert [name for name in names(system, "bucket/c") if second._temporary not in name] == []
-    second.close()
-    assert names(system, "bucket/c") == []
 
 
 def test_uploads_that_a_killed_process_left_are_ended(proxy: Proxy, monkeypatch: Any, caplog: Any) -> None:
@@ -206,36 +167,6 @@ def test_uris(proxy: Proxy, monkeypatch: Any) -> None:
     with pytest.raises(ConfigError) as error:
         file_system("s3a://someone:s3cr3t@bucket/a", None)
     assert "s3cr3t" not in str(error.value)
-
-
-def test_files_of_a_stream(spark: Any, proxy: Proxy, monkeypatch: Any) -> None:
-    """Those that appear are found, and read from an offset on, as a worker does it."""
-    for name, value in [
-        ("ACCESS_KEY_ID", "a"),
-        ("SECRET_ACCESS_KEY", "b"),
-        ("ENDPOINT_URL", f"http://{proxy.address}"),
-    ]:
-        monkeypatch.setenv(f"AWS_{name}", value)
-    system = store(proxy)
-    source = files_source(spark, "s3://bucket/stream", "parquet", "x long", False, 3600.0, {})
-    assert source.splits(None)[0] == []
-    pq.write_table(pa.table({"x": range(5)}), "bucket/stream/a.parquet", filesystem=system)
-    (one,), state = source.splits(None)
-    pq.write_table(pa.table({"x": range(5, 9)}), "bucket/stream/b.parquet", filesystem=system)
-    (other,), _ = source.splits(state)
-    reads = [list(pickle.loads(pickle.dumps(source))._read(split.name, at)) for split, at in ((one, 3), (other, 0))]
-    assert [batch.column(0).to_pylist() for read in reads for batch, _ in read] == [[3, 4], [5, 6, 7, 8]]
-    assert [at for read in reads for _, at in read] == [5, 4]
-
-
-def test_a_file_of_another_writer(spark: Any, proxy: Proxy) -> None:
-    system = store(proxy)
-    table = spark.range(5).toArrow()
-    with system.open_output_stream("bucket/d/one.parquet") as stream:
-        pq.write_table(table, stream)
-    assert sorted(fbs.read_parquet(spark, "bucket/d/*.parquet", filesystem=system).collect()) == [
-        (i,) for i in range(5)
-    ]
 
 
 def test_delta_tables(spark: Any, capsys: Any) -> None:

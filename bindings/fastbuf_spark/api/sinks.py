@@ -17,6 +17,7 @@ from fastbuf_spark.formats.base import BATCH_ROWS, Format
 from fastbuf_spark.formats.ipc import Ipc
 from fastbuf_spark.formats.parquet import Parquet
 from fastbuf_spark.schema import session_zone, struct_type, types_in
+from fastbuf_spark.worker.stores import is_store, said
 from fastbuf_spark.worker.writing import REPORT, Limits, Write, refusals
 
 if TYPE_CHECKING:
@@ -171,7 +172,8 @@ def _write(
         with refusals(paths[0]):
             commit = Commit(system, paths[0], mode)
     except FileNotFoundError as error:
-        raise ResourceError(f"cannot write to {paths[0]}: {error}") from error
+        bucket = "its bucket is not there: " if is_store(system) else ""
+        raise ResourceError(f"cannot write to {paths[0]}: {bucket}{said(error)}") from error
     try:
         write = Write(
             system,

@@ -22,7 +22,7 @@ from fastbuf_spark.driver.uploads import end_uploads
 from fastbuf_spark.driver.writer_options import writing
 from fastbuf_spark.schema import struct_type
 from fastbuf_spark.worker.delta import DeltaWrite
-from fastbuf_spark.worker.stores import UPLOAD_BYTES, check_sizes, is_store
+from fastbuf_spark.worker.stores import UPLOAD_BYTES, check_sizes, children, delete_dir, is_store
 from fastbuf_spark.worker.writing import REPORT, Write, refusals
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def committed(
                     # Tasks may write on for seconds, and a store makes directories as it needs them
                     system.open_output_stream(f"{root}/{RUNNING}/{folder}.{GONE}").close()
                 with contextlib.suppress(FileNotFoundError):  # in a store, of which no task has written anything
-                    system.delete_dir(f"{root}/{folder}")
+                    delete_dir(system, f"{root}/{folder}")
                 system.delete_file(note)
         raise
     _drop_others(system, f"{root}/{folder}", {row.attempt for row in rows})
@@ -218,7 +218,7 @@ def _drop_remains(system: Any, root: str, has: Callable[[str], bool]) -> None:
     """Remove what runs of killed drivers of this host, or tasks of runs that had failed, have left behind."""
     from pyarrow import fs
 
-    for info in system.get_file_info(fs.FileSelector(f"{root}/{RUNNING}", allow_not_found=True)):
+    for info in children(system, f"{root}/{RUNNING}"):
         folder, _, owner = info.base_name.partition(".")
         if owner != GONE and not is_dead(owner):
             continue
@@ -227,15 +227,13 @@ def _drop_remains(system: Any, root: str, has: Callable[[str], bool]) -> None:
             if is_there and (owner == GONE or not has(folder)):
                 ended = end_uploads(system, f"{root}/{folder}")
                 log.info("%s/%s: removed the remains of a write%s", root, folder, ended)
-                system.delete_dir(f"{root}/{folder}")
+                delete_dir(system, f"{root}/{folder}")
             if owner != GONE or not is_there:
                 system.delete_file(info.path)
 
 
 def _check_empty(system: Any, root: str) -> None:
-    from pyarrow import fs
-
-    inside = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
+    inside = children(system, root)
     seen = [info.base_name for info in inside if not info.base_name.startswith((".", "_", "fastbuf-"))]
     if seen:
         raise ResourceError(f"{root} is no Delta table, and has files ({seen[0]}): give another path, or remove them")
@@ -243,11 +241,9 @@ def _check_empty(system: Any, root: str) -> None:
 
 def _drop_others(system: Any, folder: str, counted: set[str]) -> None:
     """Remove what attempts wrote that did not count, and the run's directory if it is empty."""
-    from pyarrow import fs
-
     with contextlib.suppress(OSError):
-        for info in system.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
+        for info in children(system, folder):
             if info.base_name not in counted:
-                system.delete_dir(info.path)
+                delete_dir(system, info.path)
         if not counted:
-            system.delete_dir(folder)
+            delete_dir(system, folder)

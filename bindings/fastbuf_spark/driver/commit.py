@@ -137,12 +137,8 @@ class Commit:
 
     def _inside(self, folder: str | None = None) -> Sequence[Any]:
         """What is in a directory, if it is one: the one that is written, unless another is named."""
-        from pyarrow import fs
-
         try:
-            return self._system.get_file_info(
-                fs.FileSelector(self._path if folder is None else folder, allow_not_found=True)
-            )
+            return stores.children(self._system, self._path if folder is None else folder)
         except NotADirectoryError:
             return ()
 
@@ -294,7 +290,7 @@ class Commit:
             if self._is_store:
                 if self._has_uploads:
                     end_uploads(self._system, self._temporary)
-                self._system.delete_dir(self._temporary)
+                stores.delete_dir(self._system, self._temporary)
             else:
                 self._brings_back(self._temporary)
                 self._system.move(self._temporary, gone)
@@ -364,7 +360,7 @@ class Commit:
             ended = end_uploads(self._system, info.path)
             log.info("%s: removed the remains of a write, %d files of it visible%s", info.path, len(added), ended)
             with contextlib.suppress(OSError):
-                self._system.delete_dir(info.path)
+                stores.delete_dir(self._system, info.path)
                 _left_over.discard(info.path)
         return cleans
 

@@ -19,6 +19,7 @@ from fastbuf_spark.driver.store_options import store_of
 from fastbuf_spark.expressions import Skipping
 from fastbuf_spark.formats.parquet import Parquet
 from fastbuf_spark.schema import arrow_schema, session_zone
+from fastbuf_spark.worker.stores import is_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +57,9 @@ def delta_errors(uri: str) -> Iterator[None]:
     except (exceptions.DeltaError, OSError) as error:
         if isinstance(error, exceptions.DeltaProtocolError) or "is not supported" in str(error):
             raise ConfigError(f"{uri}: {error}; let Spark do it, by spark.read.format('delta') or df.write") from error
-        raise ResourceError(f"{uri}: {error}") from error
+        # deltalake paints what a store's client says, line by line
+        words = re.sub(r"\x1b\[[0-9;]*m|↳", "", str(error)).split()
+        raise ResourceError(f"{uri}: {' '.join(words)}") from error
 
 
 def location(path: Any, filesystem: Any = None, options: Mapping[str, str] | None = None) -> tuple[Any, str, str]:
@@ -69,7 +72,7 @@ def location(path: Any, filesystem: Any = None, options: Mapping[str, str] | Non
     if len(paths) != 1:
         raise ConfigError(f"path is {path!r:.100}: give the path of one table")
     uri = str(path) if "://" in str(path) else paths[0]
-    root = paths[0] if filesystem is None else str(decoded).rpartition("://")[2]
+    root = paths[0] if filesystem is None or is_store(system) else str(decoded).rpartition("://")[2]
     return system, root.rstrip("/"), uri
 
 

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from fastbuf.errors import ConfigError, ResourceError, SchemaError
 from fastbuf_spark.driver.directory_names import values_of
 from fastbuf_spark.driver.reader_options import is_true
+from fastbuf_spark.driver.store_options import AZURE, azure_of, environment_of_azure
 from fastbuf_spark.worker.reading import changed
-from fastbuf_spark.worker.stores import is_store
+from fastbuf_spark.worker.stores import children, is_store, kinds, reached
 
 LISTINGS = 16  #: directories of a store that are listed at the same time
+#: What a URI is opened with: a small file of S3 is one request, and never an upload that somebody left; of Google's a
+#: request that fails is tried again for half a minute, not for a quarter of an hour
+_ASKS = {"s3": "?allow_delayed_open=true", "gs": "?retry_limit_seconds=30"}
+#: Hadoop's and fsspec's
+_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "az": "abfs", "wasb": "abfs", "wasbs": "abfss"}
+CONNECT_S = 10.0  #: that a host of HDFS may take: its clients try for minutes
+_NO_LIBRARY = re.compile("lib(hdfs|jvm)")  #: in pyarrow's words where it finds none of HDFS's or Java's
 SUMMARIES = ("_common_metadata", "_metadata")  #: names of files with the schema of others, best first
 WILD = re.compile(r"[*?\[{\\]")  #: a path with one of these may be a pattern
+#: Hadoop takes one slash too, and a local directory is not called so
+_ONE_SLASH = re.compile("(s3[an]?|gc?s|abfss?|wasbs?|az|adl|hdfs|webhdfs|viewfs|dbfs|oss|https?):/(?!/)", re.I)
 _LOCAL = re.compile(r"file:(//(localhost)?(?=/)|(?=/(?!/)))", re.I)  #: how the URI of a local path begins
 
 
@@ -76,7 +88,9 @@ def file_system(path: Any, filesystem: Any) -> tuple[Any, list[str]]:
             filesystem = fs.PyFileSystem(fs.FSSpecHandler(filesystem))
         if isinstance(filesystem, fs.PyFileSystem) and isinstance(filesystem.handler, fs.FSSpecHandler):
             # As it lists them: without its protocol, and some begin with a slash
-            paths = [filesystem.handler.fs._strip_protocol(each) for each in paths]
+            paths = [_stripped(filesystem.handler.fs, each) for each in paths]
+        elif is_store(filesystem):
+            paths = [_in_store(each) for each in paths]
         return filesystem, paths
     locations: list[tuple[Any, str]] = []
     for each in paths:
@@ -84,6 +98,9 @@ def file_system(path: Any, filesystem: Any) -> tuple[Any, list[str]]:
         local_path = _LOCAL.sub("", each)
         if local_path.lower().startswith("file:"):
             raise ConfigError(f"{each} is no absolute path of this host: give file:///path, or the path alone")
+        if _ONE_SLASH.match(each):
+            scheme, _, inside = each.partition(":/")
+            raise ConfigError(f"{each} is no path of this host: give {scheme}://, the place (or /), then {inside}")
         is_uri = local_path == each and "://" in each
         locations.append(_by_uri(each) if is_uri else (fs.LocalFileSystem(), local_path))
     if any(system != locations[0][0] for system, _ in locations):
@@ -115,6 +132,15 @@ def shared_folder(name: str, path: str | os.PathLike[str], instead: str = "") ->
     return local
 
 
+def _in_store(path: str) -> str:
+    """A path, or the path of a URI, as pyarrow's stores call it: the bucket or container, and what is in it."""
+    scheme, is_uri, rest = path.rpartition("://")
+    place, slash, inside = rest.partition("/")
+    if is_uri and "@" in place:  # container@account, anonymous@bucket
+        place = place.split("@")[0 if scheme.lower() in AZURE else 1]
+    return f"{place}{slash}{inside}"
+
+
 def _by_uri(uri: str) -> tuple[Any, str]:
     import pyarrow as pa
     from pyarrow import fs
@@ -125,31 +151,86 @@ def _by_uri(uri: str) -> tuple[Any, str]:
             f"the {scheme} URI has credentials, which would be shown: give them by the environment, or filesystem="
         )
     place, _, inside = rest.partition("/")
-    base = f"{scheme}://{place}/"  # what is in it is taken as it stands: pyarrow would decode it, and refuse blanks
+    scheme = _NAMES.get(scheme.lower(), scheme.lower())
+    base = f"{scheme}://{place}/"
+    # What is in the base is taken as it stands: pyarrow would decode it, and refuse blanks
+    if scheme == "hdfs":
+        _check_connects(uri, place)
     try:
-        if scheme.lower() in ("s3", "s3a", "s3n"):  # the last two: Hadoop's names
-            uri, base = f"s3://{rest}", f"s3://{place}/"
-            try:  # a small file is one request, and never an upload that somebody left
-                system, root = fs.FileSystem.from_uri(f"{base}?allow_delayed_open=true")
-            except pa.ArrowInvalid:  # an older pyarrow
-                system, root = fs.FileSystem.from_uri(base)
+        if scheme in AZURE and (azure := azure_of(base, environment_of_azure())):
+            system, root = azure
         else:
-            system, root = fs.FileSystem.from_uri(base)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        try:
-            import fsspec
-        except ImportError:
-            raise ConfigError(f"{uri}: {error}; pyarrow has no such file system, and fsspec is not there") from error
-        try:
-            handler, path = fsspec.core.url_to_fs(uri)
-        except (ValueError, ImportError) as other:
-            raise ConfigError(f"{uri}: {error}; nor has fsspec such a file system: {other}") from other
-        return fs.PyFileSystem(fs.FSSpecHandler(handler)), path
-    except OSError as error:
-        raise ResourceError(f"{uri} cannot be reached: {error}") from error
+            try:
+                system, root = fs.FileSystem.from_uri(f"{base}{_ASKS.get(scheme, '')}")
+            except pa.ArrowInvalid:  # an older pyarrow
+                if scheme not in _ASKS:
+                    raise
+                system, root = fs.FileSystem.from_uri(base)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        if scheme in AZURE and "account name" in str(error):
+            raise ConfigError(
+                f"{uri}: {error}: give container@account.dfs.core.windows.net, or set AZURE_STORAGE_ACCOUNT_NAME"
+            ) from error
+        why = str(error).partition("\n")[0]  # of HDFS all places follow where its library is not
+        if isinstance(error, OSError) and not _NO_LIBRARY.search(why):
+            raise ResourceError(f"{uri} cannot be reached: {why}") from error
+        return _by_fsspec(uri, f"{scheme}://{rest}", why)
     slash = "/" if root and not root.endswith("/") else ""
     path = f"{root}{slash}{re.sub('/+', '/', inside).strip('/')}".rstrip("/") or root
     return system, path.lstrip("/") if is_store(system) else path
+
+
+def _check_connects(uri: str, place: str) -> None:
+    """ResourceError if nobody listens at the port that a URI names; without one it is a name of Hadoop's settings."""
+    match = re.fullmatch(r"(?:.*@)?\[?([^]@]+)]?:(\d+)", place)
+    try:
+        if match:
+            socket.create_connection((match[1], int(match[2])), CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise ResourceError(f"{uri} cannot be reached: {match and match[0]}: {error}") from error
+
+
+def _by_fsspec(uri: str, named: str, why: str) -> tuple[Any, str]:
+    """What fsspec has, by its name of a URI, where pyarrow has nothing.
+
+    Raises
+    ------
+    ConfigError
+        Nor has fsspec, with what to install.
+    """
+    from pyarrow import fs
+
+    if _NO_LIBRARY.search(why):
+        if find_spec("hdfs_native") is None:
+            raise ConfigError(
+                f"{uri}: pyarrow has no client of HDFS: {why}. Install one, for the driver and all workers: "
+                "pip install hdfs-native fsspec, or Hadoop's libhdfs.so, which is found by HADOOP_HOME, with JAVA_HOME "
+                "and CLASSPATH (hadoop classpath --glob)"
+            )
+        why = "pyarrow has no client of HDFS"
+    try:
+        import fsspec
+    except ImportError as error:
+        raise ConfigError(f"{uri}: {why}; pyarrow has no such file system, and fsspec is not there") from error
+    try:
+        handler, _ = fsspec.core.url_to_fs(named)
+    except Exception as error:  # each file system has its own
+        raise ConfigError(f"{uri}: {why}; nor has fsspec such a file system: {error}") from error
+    return fs.PyFileSystem(fs.FSSpecHandler(handler)), _stripped(handler, named)
+
+
+def _stripped(system: Any, path: str) -> str:
+    """A path as a file system of fsspec calls it.
+
+    Raises
+    ------
+    ConfigError
+        It would take another path.
+    """
+    stripped = str(system._strip_protocol(path))
+    if lost := set(path) & set("#?") - set(stripped):
+        raise ConfigError(f"{path}: {type(system).__name__} takes no path with {min(lost)}: rename it")
+    return stripped
 
 
 class Listing(NamedTuple):
@@ -173,7 +254,8 @@ def listed(path: Any, filesystem: Any, options: Mapping[str, str]) -> Listing:
     system, paths = file_system(path, filesystem)
     base = options.get("basePath")
     root = file_system(base, filesystem)[1][0].rstrip("/") + "/" if base else ""
-    return list_files(system, paths, options, root)
+    with reached(paths[0]):
+        return list_files(system, paths, options, root)
 
 
 def list_files(system: Any, paths: Sequence[str], options: Mapping[str, str] | None = None, root: str = "") -> Listing:
@@ -216,7 +298,8 @@ def list_files(system: Any, paths: Sequence[str], options: Mapping[str, str] | N
         streamed = len(paths) == 1 and not is_true(options, "streaming.fileStreamSink.ignoreMetadata")
         for each in there:
             inside = each.path[len(base) :].split("/")
-            if streamed and inside == ["_spark_metadata"] and each.type == fs.FileType.Directory:
+            is_below = len(inside) > 1 or each.type == fs.FileType.Directory  # which not all stores list themselves
+            if streamed and inside[0] == "_spark_metadata" and is_below:
                 raise ConfigError(
                     f"{base} was written by a stream, and Spark reads the files alone that its log (_spark_metadata) "
                     "names: let Spark read it (fbs.pipeline(spark.read...)), or set "
@@ -259,7 +342,7 @@ def _looked_at(system: Any, path: str) -> tuple[Any, Iterable[Any]]:
     path = path.rstrip("/") or path  # to a store, a file with a slash behind it is another one
     if is_store(system):
         with suppress(NotADirectoryError):
-            if inside := _in_store(system, path):
+            if inside := _all_below(system, path):
                 return fs.FileInfo(path, fs.FileType.Directory), inside
     info = system.get_file_info(path)
     if info.type == fs.FileType.NotFound:
@@ -267,15 +350,16 @@ def _looked_at(system: Any, path: str) -> tuple[Any, Iterable[Any]]:
     return info, _below(system, path) if info.type == fs.FileType.Directory else ()
 
 
-def _in_store(system: Any, folder: str) -> list[Any]:
+def _all_below(system: Any, folder: str) -> list[Any]:
     """What is below a directory of a store, which tells a thousand objects at a time, and the next ones when asked.
 
-    So as soon as there are some directories, each is listed by itself, with all below it, beside the others.
+    So as soon as there are some directories, each is listed by itself, with all below it, beside the others.  Of
+    Google's all is listed at once: there pyarrow sees no directories (:func:`~fastbuf_spark.worker.stores.children`).
     """
     from pyarrow import fs
 
     infos: list[Any] = []
-    folders, deep = [folder], False
+    folders, deep = [folder], "gcs" in kinds(system)
     with ThreadPoolExecutor(LISTINGS, thread_name_prefix="fastbuf-lists") as threads:
         while folders:
             selectors = [fs.FileSelector(each, recursive=deep, allow_not_found=True) for each in folders]
@@ -331,6 +415,8 @@ def _matched(system: Any, path: str) -> list[tuple[str, str]]:
     """
     from pyarrow import fs
 
+    if is_store(system) and WILD.search(path.partition("/")[0]):
+        raise ConfigError(f"{path}: a pattern may be of what is in a bucket, and not of its name")
     if not WILD.search(path) or system.get_file_info(path).type != fs.FileType.NotFound:
         return [(path, "")]
     matches: list[str] = []
@@ -357,8 +443,7 @@ def _names(system: Any, folder: str) -> list[str]:
 
     if system.get_file_info(folder).type != fs.FileType.Directory:
         return []
-    within = system.get_file_info(fs.FileSelector(folder))
-    return [each.path for each in within if not _hidden(each.path.rpartition("/")[2])]
+    return [each.path for each in children(system, folder) if not _hidden(each.path.rpartition("/")[2])]
 
 
 def _braced(path: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,10 +20,84 @@ _S3 = {
 _FLAGS = ("anonymous", "force_virtual_addressing")
 _TRUE = ("true", "1", "yes", "y", "on")  # for the crate object_store, which reads them in deltalake
 
+#: Schemes of Azure's: pyarrow's, fsspec's, Hadoop's older ones
+AZURE = ("abfs", "abfss", "az", "wasb", "wasbs")
+#: Arguments of pyarrow's AzureFileSystem, and names of deltalake's options, which may begin with ``azure_storage_``
+_AZURE = {
+    "account_key": ("account_key", "access_key", "key"),
+    "client_id": ("client_id",),
+    "client_secret": ("client_secret",),
+    "tenant_id": ("tenant_id", "authority_id"),
+}
+#: Names in a connection string, by those of the options
+_SAID = {"account_name": "AccountName", "account_key": "AccountKey"}
+
+
+def environment_of_azure() -> dict[str, str]:
+    """What the environment says of an account; pyarrow itself asks for ``AZURE_CLIENT_ID`` and the like."""
+    return {name: value for name, value in os.environ.items() if name.startswith("AZURE_STORAGE_")}
+
+
+def _of_azure(options: Mapping[str, str]) -> dict[str, str]:
+    """Options without what their names may begin with."""
+    begins = re.compile("azure_(storage_)?")
+    return {begins.sub("", str(name).lower(), count=1): str(value) for name, value in options.items() if value}
+
+
+def azure_of(uri: str, options: Mapping[str, str]) -> tuple[Any, str] | None:
+    """The store of a URI of Azure's, and the container; None: the options say nothing of its account.
+
+    A connection string is taken too.  Of another account than the URI's nothing is, and no SAS token: what pyarrow's
+    client says of a request that fails has it in the request's URL.
+
+    Examples
+    --------
+    >>> azure_of("abfss://c@acct.dfs.core.windows.net/a", {"AZURE_STORAGE_ACCOUNT_KEY": "a2V5"})[1]
+    'c'
+    >>> azure_of("abfss://c@acct.dfs.core.windows.net/a", {"account_name": "other", "account_key": "a2V5"}) is None
+    True
+    """
+    place = uri.partition("://")[2].partition("/")[0]
+    container, at, host = place.rpartition("@")
+    if not at:
+        container, host = place, ""
+    if bool(at) != ("." in host) or "." in container:  # pyarrow's own forms
+        return None
+    given = _of_azure(options)
+    text = given.get("connection_string", "")
+    said = dict(part.partition("=")[::2] for part in text.split(";"))
+    for name, of in _SAID.items():
+        given.setdefault(name, said.get(of, ""))
+    account, _, domain = host.partition(".")
+    account = account or given["account_name"]
+    if not account or given["account_name"] not in ("", account):
+        return None
+    arguments: dict[str, Any] = {}
+    for argument, names in _AZURE.items():
+        if values := [given[name] for name in names if given.get(name)]:
+            arguments[argument] = values[0]
+    endpoint = given.get("endpoint") or said.get("BlobEndpoint", "")
+    if endpoint:
+        scheme, _, authority = endpoint.rpartition("://")
+        authority = authority.partition("/")[0].removeprefix(account)
+        for of in ("blob", "dfs"):
+            arguments[f"{of}_storage_scheme"] = scheme or "https"
+            arguments[f"{of}_storage_authority"] = authority.replace(".blob.", f".{of}.")
+    elif domain:
+        inside = domain.partition(".")[2]
+        arguments |= {f"{of}_storage_authority": f".{of}.{inside}" for of in ("blob", "dfs")}
+    from pyarrow import fs
+
+    try:
+        return fs.AzureFileSystem(account, **arguments), container
+    except (AttributeError, TypeError):  # an older pyarrow
+        return None
+
 
 def store_of(uri: str, options: Mapping[str, str] | None) -> Any | None:
-    """The store of a URI, as the workers read and write it; None: the options say nothing of it, or it is none of S3's.
+    """The store of a URI, as the workers read and write it; None: the options say nothing of it, or it is not known.
 
+    S3's and Azure's are.
     What the options leave out comes from the environment, as for a URI alone.
 
     Examples
@@ -33,6 +108,10 @@ def store_of(uri: str, options: Mapping[str, str] | None) -> Any | None:
     True
     """
     scheme, _, rest = uri.partition("://")
+    if options and scheme.lower() in AZURE:
+        decisive = {"account_name", "connection_string", "endpoint"}.union(*_AZURE.values())
+        azure = azure_of(uri, options) if decisive & set(_of_azure(options)) else None
+        return azure and azure[0]
     if not options or scheme.lower() not in ("s3", "s3a"):
         return None
     given = {str(name).lower().removeprefix("aws_"): value for name, value in options.items()}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ResourceError
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
 STORES = frozenset(("s3", "s3a", "gcs", "gs", "abfs", "abfss", "az"))
 UPLOAD_BYTES = 10 << 20  #: pyarrow sends what is shorter in one request
 AHEAD = 2  #: files whose footers are asked for while another one is read
+#: What to do, by what clients say that find no credentials
+_ADVICE = {
+    "OAuth2 access token": "No credentials for Google's store can be had: set GOOGLE_APPLICATION_CREDENTIALS for the "
+    "driver and the workers, or run gcloud auth application-default login; of a public bucket say gs://anonymous@bucket",
+    "DefaultAzureCredential": "No credentials for Azure's store can be had: set AZURE_STORAGE_ACCOUNT_KEY for the "
+    "driver, or AZURE_CLIENT_ID and its like for the workers too, or run az login. No SAS token is taken",
+    "Base64": "The account's key is none: it is text in Base64, as the portal shows it",
+}
+_SECRET = re.compile(r"\bsig=[^&\s'\"]+")  #: of a SAS token, in URLs that Azure's client shows
 _systems: deque[Any] = deque(maxlen=8)
 
 
@@ -35,6 +45,70 @@ def kinds(system: Any) -> set[str]:
 def is_store(system: Any) -> bool:
     """Whether a file system is known to be a store of objects."""
     return bool(kinds(system) & STORES)
+
+
+def children(system: Any, folder: str) -> list[Any]:
+    """What is in a directory; nothing if it is not there.
+
+    pyarrow's client of Google's store sees below a directory the directories alone that somebody made as objects: there
+    they follow from what is listed in them.
+    """
+    from pyarrow import fs
+
+    if kinds(system) != {"gcs"}:
+        return list(system.get_file_info(fs.FileSelector(folder, allow_not_found=True)))
+    inside: dict[str, Any] = {}
+    folder = folder.rstrip("/")
+    for info in system.get_file_info(fs.FileSelector(folder, allow_not_found=True, recursive=True)):
+        name, slash, _ = info.path[len(folder) + 1 :].partition("/")
+        path = f"{folder}/{name}"
+        inside.setdefault(path, fs.FileInfo(path, fs.FileType.Directory) if slash else info)
+    return list(inside.values())
+
+
+def delete_dir(system: Any, folder: str) -> None:
+    """Delete a directory and what is in it.
+
+    Raises
+    ------
+    FileNotFoundError
+        It is not there.  A store whose directories are no objects does not say so.
+    """
+    try:
+        system.delete_dir(folder)
+    except FileNotFoundError:  # Google's says so of the directory, when what was in it is deleted
+        if kinds(system) != {"gcs"}:
+            raise
+
+
+def said(error: BaseException) -> str:
+    """What a store's client says, in one line, with what gives it credentials if it has none."""
+    text = _SECRET.sub("sig=...", re.split("\n| error_info=", str(error))[0]).rstrip(".")
+    return text + next((f". {advice}" for sign, advice in _ADVICE.items() if sign in str(error)), "")
+
+
+def shown(error: BaseException) -> BaseException | None:
+    """The error, to be shown as a cause; None: there is a secret in it."""
+    return None if _SECRET.search(str(error)) else error
+
+
+@contextmanager
+def reached(path: str) -> Iterator[None]:
+    """What a store's client says when a path is asked for, as one of our errors; but not that it is not there.
+
+    Raises
+    ------
+    ResourceError
+        It cannot be reached.
+    """
+    import pyarrow as pa
+
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except (OSError, pa.ArrowException) as error:
+        raise ResourceError(f"{path} cannot be reached: {said(error)}") from shown(error)
 
 
 def same_system(system: Any) -> Any:

@@ -20,6 +20,7 @@ from fastbuf_spark.formats.parquet import Parquet
 from fastbuf_spark.java_text import java_float
 from fastbuf_spark.worker import serving
 from fastbuf_spark.worker.order import codes, sorting, starts
+from fastbuf_spark.worker.stores import said, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -340,12 +341,18 @@ def refusals(path: str, named: str = "") -> Iterator[None]:
     named
         Directories that are named after values.
     """
+    import pyarrow as pa
+
     try:
         yield
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise ResourceError(f"{_advice(error, path, named)}: {error}") from error
+        raise ResourceError(f"{_advice(error, path, named)}: {said(error)}") from shown(error)
+    except pa.ArrowException as error:
+        if type(error) is not pa.ArrowException:  # of the rows; a store's client has no kind of its own
+            raise
+        raise ResourceError(f"cannot write to {path}: {said(error)}") from error
 
 
 def _advice(error: OSError, path: str, named: str) -> str:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import pickle
+import socket
+from datetime import timedelta
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from pyarrow import fs
 
+from fastbuf.errors import ConfigError, ResourceError
+from fastbuf_spark.driver import files
 from fastbuf_spark.driver.delta import location
-from fastbuf_spark.driver.store_options import store_of
+from fastbuf_spark.driver.files import file_system
+from fastbuf_spark.driver.store_options import azure_of, environment_of_azure, store_of
 
 OPTIONS = {"AWS_ACCESS_KEY_ID": "someone", "aws_secret_access_key": "s3cr3t", "endpoint": "http://127.0.0.1:1"}
 
 
 @pytest.fixture(autouse=True)
 def empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", *environment_of_azure()):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -74,3 +80,116 @@ def test_what_the_uri_alone_decides(uri: str, options: dict[str, str] | None) ->
 def test_a_file_system_of_ones_own_comes_first() -> None:
     mine = fs.LocalFileSystem()
     assert location("s3://bucket/table", mine, OPTIONS)[0] is mine
+
+
+KEY = "czNjcjN0"
+IN_AZURE = "abfss://c@acct.dfs.core.windows.net"
+
+
+def azure(**arguments: str) -> fs.AzureFileSystem:
+    standard = {f"{of}_storage_authority": f".{of}.core.windows.net" for of in ("blob", "dfs")}
+    return fs.AzureFileSystem("acct", **{**standard, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        ({"AZURE_STORAGE_ACCOUNT_KEY": KEY}, {"account_key": KEY}),
+        ({"azure_storage_access_key": KEY, "account_name": "acct"}, {"account_key": KEY}),
+        ({"AZURE_STORAGE_KEY": KEY, "AZURE_STORAGE_SAS_TOKEN": "sv=1"}, {"account_key": KEY}),
+        (
+            {"azure_client_id": "a", "azure_client_secret": "b", "azure_tenant_id": "t"},
+            {"client_id": "a", "client_secret": "b", "tenant_id": "t"},
+        ),
+        ({"connection_string": f"AccountName=acct;AccountKey={KEY}==;EndpointSuffix=x"}, {"account_key": f"{KEY}=="}),
+        (
+            {"account_key": KEY, "endpoint": "http://127.0.0.1:1/acct"},
+            {
+                "account_key": KEY,
+                **{
+                    f"{of}_storage_{name}": to
+                    for of in ("blob", "dfs")
+                    for name, to in (("scheme", "http"), ("authority", "127.0.0.1:1"))
+                },
+            },
+        ),
+    ],
+)
+def test_accounts_of_azure(options: dict[str, str], arguments: dict[str, str]) -> None:
+    assert store_of(f"{IN_AZURE}/t", options) == azure(**arguments)
+
+
+def test_an_account_of_azure_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By each name of its store; a key of another account is not used."""
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "acct")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", KEY)
+    for uri in (IN_AZURE, "abfs://c", "az://c", "wasbs://c@acct.blob.core.windows.net"):
+        system, paths = file_system(f"{uri}/a b/%20", None)
+        assert (paths, system.account_name if hasattr(system, "account_name") else "acct") == (["c/a b/%20"], "acct")
+        assert KEY in repr(system.__reduce__())
+        assert KEY not in repr(system)
+    system, paths = file_system("abfss://c@other.dfs.core.windows.net/a", None)
+    assert KEY not in repr(system.__reduce__())
+    assert paths == ["c/a"]
+    assert azure_of("abfs://acct.blob.core.windows.net/c/a", {}) is None, "pyarrow's own form"
+
+
+def test_no_account_of_azure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for scheme in ("abfs", "az"):
+        with pytest.raises(ConfigError, match=rf"{scheme}://c/a: .*account name.*AZURE_STORAGE_ACCOUNT_NAME"):
+            file_system(f"{scheme}://c/a", None)
+
+
+@pytest.mark.parametrize("scheme", ["s3a", "gs", "abfss", "hdfs", "dbfs"])
+def test_one_slash_is_no_local_path(scheme: str) -> None:
+    """Hadoop takes it; here a directory of this name would be made."""
+    with pytest.raises(ConfigError, match=f"give {scheme}://"):
+        file_system(f"{scheme}:/bucket/a", None)
+
+
+@pytest.mark.parametrize("has", [False, True])
+def test_an_hdfs_without_a_client(has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line, with what to install; fsspec's is taken where it is installed."""
+
+    class Without:
+        @staticmethod
+        def from_uri(uri: str) -> None:
+            raise OSError("Unable to load libhdfs: no such file\ndlopen(a) failed\ndlopen(b) failed")
+
+    def opens(uri: str) -> tuple[LocalFileSystem, str]:
+        return LocalFileSystem(), "/a/b"
+
+    monkeypatch.setattr(fs, "FileSystem", Without)
+    monkeypatch.setattr(files, "find_spec", lambda name: name if has else None)
+    monkeypatch.setattr("fsspec.core.url_to_fs", opens)
+    if has:
+        system, _ = file_system("hdfs://there/a/b", None)
+        assert isinstance(system.handler.fs, LocalFileSystem)
+        monkeypatch.setattr(LocalFileSystem, "_strip_protocol", staticmethod(lambda path: path.partition("#")[0]))
+        with pytest.raises(ConfigError, match="takes no path with #"):
+            file_system("hdfs://there/a#b", None)
+        return
+    with pytest.raises(ConfigError) as error:
+        file_system("hdfs://there/a/b", None)
+    text = str(error.value)
+    assert "Unable to load libhdfs: no such file. Install one" in text
+    assert "pip install hdfs-native" in text
+    assert "\n" not in text
+
+
+def test_a_store_of_google_is_not_asked_for_a_quarter_of_an_hour() -> None:
+    for scheme in ("gs", "gcs"):
+        system, paths = file_system(f"{scheme}://anonymous@bucket/a b", None)
+        assert paths == ["bucket/a b"]
+        assert system.__reduce__()[1][0]["retry_time_limit"] == timedelta(seconds=30)
+
+
+def test_an_hdfs_that_is_not_there_is_told_at_once() -> None:
+    """Its clients try for minutes."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        port = taken.getsockname()[1]
+        with pytest.raises(ResourceError, match=rf"hdfs://127\.0\.0\.1:{port}/a cannot be reached: .*refused"):
+            file_system(f"hdfs://127.0.0.1:{port}/a", None)
+    with pytest.raises(ResourceError, match="cannot be reached"):
+        file_system("hdfs://127.0.0.1:99999/a", None)

@@ -82,6 +82,7 @@ def test_what_a_killed_write_may_cost_is_told(store: Any, monkeypatch: pytest.Mo
     assert "above 10 MiB" in text
     assert "not ended, since TypeError: it is a PyFileSystem" in text
     assert "list-multipart-uploads --prefix a/_temporary-x" in text
+    assert end_uploads(fs.GcsFileSystem(anonymous=True), "bucket/a/_temporary-x") == ""
     assert end_uploads(fs.LocalFileSystem(), "/a/b") == ""
     monkeypatch.setitem(sys.modules, "boto3", None)
     system = fs.S3FileSystem(region="us-east-1", anonymous=True)
@@ -304,6 +305,21 @@ def test_a_path_with_its_protocol_is_that_of_the_file_system(tmp_path: Path) -> 
     assert file_system("s3://bucket/[a]*", Stripping())[1][0].endswith("bucket/[a]*")
 
 
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("gs://bucket/a b", "bucket/a b"),
+        ("gs://anonymous@bucket/a@b", "bucket/a@b"),
+        ("abfss://c@acct.dfs.core.windows.net/a@b", "c/a@b"),
+        ("s3a://bucket/%20", "bucket/%20"),
+        ("bucket@x/a", "bucket@x/a"),
+    ],
+)
+def test_a_uri_beside_a_file_system_of_ones_own(uri: str, path: str) -> None:
+    """pyarrow refuses it; the path in the store is meant."""
+    assert file_system(uri, fs.GcsFileSystem(anonymous=True))[1] == [path]
+
+
 def test_of_two_writes_of_a_new_directory_one_is_refused(tmp_path: Path) -> None:
     """As on a disk: both began while nothing was there."""
     system = fs.PyFileSystem(fs.FSSpecHandler(Store(auto_mkdir=True)))
@@ -342,3 +358,24 @@ def test_files_of_this_machine_are_checked_one_by_one(tmp_path: Path, monkeypatc
     files_in(tmp_path, 3)
     monkeypatch.setattr(stores, "ThreadPoolExecutor", None)
     assert len(list(open_ahead(pieces(tmp_path, fs.LocalFileSystem())))) == 6
+
+
+def test_what_a_client_says_is_told_in_a_line() -> None:
+    """With what to do where it finds no credentials; pyarrow's client of Azure's store raises no OSError."""
+    for error, told in [
+        (OSError("AWS Error ACCESS_DENIED\nRequest ID: 1"), "AWS Error ACCESS_DENIED"),
+        (OSError("Status(UNAVAILABLE: no OAuth2 access token error_info={a=b})"), "no OAuth2 access token. No cred"),
+        (pa.ArrowException("failed: DefaultAzureCredential.\nSee"), "failed: DefaultAzureCredential. No credentials"),
+    ]:
+        with pytest.raises(ResourceError) as raised, stores.reached("bucket/a"):
+            raise error
+        assert told in str(raised.value)
+        assert str(raised.value).startswith("bucket/a cannot be reached: ")
+        assert "\n" not in str(raised.value)
+    with pytest.raises(ResourceError) as raised, stores.reached("bucket/a"):
+        raise OSError("failed: https://acct.x/c?sig=s3cr3t%3D&sv=1 (403)")
+    assert "sig=...&sv=1 (403)" in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__
+    with pytest.raises(FileNotFoundError), stores.reached("bucket/a"):
+        raise FileNotFoundError
