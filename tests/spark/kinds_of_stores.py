@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -81,6 +82,18 @@ def _wait_for(place: Place) -> None:
                 stream.write(b"abc")
             return
         except (OSError, RuntimeError):  # the latter: of hdfs-native
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)  # between two looks
+
+
+def _wait_until_it_listens(port: int) -> None:
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        except OSError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)  # between two looks
@@ -175,6 +188,7 @@ def _hdfs() -> Iterator[Place]:
         node, data = (f"org.apache.hadoop.hdfs.server.{name}" for name in ("namenode.NameNode", "datanode.DataNode"))
         subprocess.run([*java, node, "-format", "-nonInteractive"], capture_output=True, check=True, timeout=120)
         with _running([*java, node]), _running([*java, data]):
+            _wait_until_it_listens(ports[0])
             system, [path] = file_system(f"{uri}/tests", None)
             yield Place("hdfs", system, path, f"{uri}/tests")
 

@@ -17,7 +17,7 @@ from fastbuf_spark.driver.directory_names import values_of
 from fastbuf_spark.driver.reader_options import is_true
 from fastbuf_spark.driver.store_options import AZURE, azure_of, environment_of_azure
 from fastbuf_spark.worker.reading import changed
-from fastbuf_spark.worker.stores import children, is_store, kinds, reached
+from fastbuf_spark.worker.stores import children, is_store, kinds, patient, reached
 
 LISTINGS = 16  #: directories of a store that are listed at the same time
 #: What a URI is opened with: a small file of S3 is one request, and never an upload that somebody left; of Google's a
@@ -177,7 +177,7 @@ def _by_uri(uri: str) -> tuple[Any, str]:
         return _by_fsspec(uri, f"{scheme}://{rest}", why)
     slash = "/" if root and not root.endswith("/") else ""
     path = f"{root}{slash}{re.sub('/+', '/', inside).strip('/')}".rstrip("/") or root
-    return system, path.lstrip("/") if is_store(system) else path
+    return patient(system), path.lstrip("/") if is_store(system) else path
 
 
 def _check_connects(uri: str, place: str) -> None:

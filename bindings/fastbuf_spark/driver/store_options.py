@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from fastbuf_spark.worker.stores import patient
+
 #: Arguments of pyarrow's S3FileSystem, and deltalake's names of the options, which may begin with ``aws_``
 _S3 = {
     "access_key": ("access_key_id",),
@@ -131,6 +133,6 @@ def store_of(uri: str, options: Mapping[str, str] | None) -> Any | None:
         else:
             arguments["region"] = fs.resolve_s3_region(rest.partition("/")[0])
     try:  # as by a URI alone: a small file is one request, and never an upload that somebody left
-        return fs.S3FileSystem(**arguments, allow_delayed_open=True)
+        return patient(fs.S3FileSystem(**arguments, allow_delayed_open=True))
     except TypeError:  # an older pyarrow
-        return fs.S3FileSystem(**arguments)
+        return patient(fs.S3FileSystem(**arguments))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 #: Types of stores, as pyarrow and fsspec name them: an object is seen whole or not at all
 STORES = frozenset(("s3", "s3a", "gcs", "gs", "abfs", "abfss", "az"))
 UPLOAD_BYTES = 10 << 20  #: pyarrow sends what is shorter in one request
+TRIES = 6  #: of a request of S3
 AHEAD = 2  #: files whose footers are asked for while another one is read
 #: What to do, by what clients say that find no credentials
 _ADVICE = {
@@ -112,12 +113,25 @@ def reached(path: str) -> Iterator[None]:
 
 
 def same_system(system: Any) -> Any:
-    """The same object for equal file systems: each that a task unpickles has connections of its own."""
+    """One patient object for equal file systems: each that a task unpickles has connections of its own."""
     for each in tuple(_systems):
         if type(each) is type(system) and each == system:
             return each
-    _systems.append(system)
-    return system
+    _systems.append(patient(system))
+    return _systems[-1]
+
+
+def patient(system: Any) -> Any:
+    """The same file system of S3's kind, with more tries of a request: twenty seconds, where pyarrow has two.
+
+    A store that is asked for much says that it is busy, and how often a client asks again gets lost when it is pickled.
+    """
+    from pyarrow import fs
+
+    if type(system) is not fs.S3FileSystem or not hasattr(fs, "AwsStandardS3RetryStrategy"):
+        return system
+    make, (options,) = system.__reduce__()[:2]
+    return make({**options, "retry_strategy": fs.AwsStandardS3RetryStrategy(max_attempts=TRIES)})
 
 
 def parts_of(fragment: Any) -> tuple[Any, list[Any]]:

@@ -9,7 +9,7 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,7 +20,7 @@ from fastbuf_spark.formats.parquet import Parquet
 from fastbuf_spark.java_text import java_float
 from fastbuf_spark.worker import serving
 from fastbuf_spark.worker.order import codes, sorting, starts
-from fastbuf_spark.worker.stores import said, shown
+from fastbuf_spark.worker.stores import said, same_system, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,7 +78,7 @@ class Write:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        attempt = Attempt(self)
+        attempt = Attempt(replace(self, system=same_system(self.system)))
         try:
             for batch in batches:
                 for folder, part in self._parts(batch):

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations import local
+from nights import nightly
 from pyarrow import fs
 
 from fastbuf.errors import ResourceError
@@ -87,6 +89,52 @@ def test_what_a_killed_write_may_cost_is_told(store: Any, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "boto3", None)
     system = fs.S3FileSystem(region="us-east-1", anonymous=True)
     assert "since boto3 is not installed: pip install 'fastbuf[s3]'" in end_uploads(system, "bucket/a")
+
+
+class Busy(BaseHTTPRequestHandler):
+    """A store that has no time for the first requests; then all its directories are empty."""
+
+    left = 0
+
+    def do_GET(self) -> None:
+        Busy.left -= 1
+        body = b"<Error><Code>SlowDown</Code></Error>" if Busy.left >= 0 else b"<ListBucketResult></ListBucketResult>"
+        self.send_response(503 if Busy.left >= 0 else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@nightly(way=["by a URI", "by deltalake's options"])
+@pytest.mark.parametrize("way", ["by a URI", "of a task", "by deltalake's options"])
+def test_a_store_that_is_busy_is_asked_again(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of pyarrow's own clients gives up after two seconds, and what was set otherwise is lost in its pickle."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Busy)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"127.0.0.1:{server.server_address[1]}"
+    secret = {"access_key": "a", "secret_key": "b", "region": "us-east-1"}
+    try:
+        if way == "of a task":
+            given = fs.S3FileSystem(**secret, endpoint_override=address, scheme="http")
+            system = stores.same_system(pickle.loads(pickle.dumps(given)))
+            assert system == given
+        elif way == "by a URI":
+            for name, value in {"ENDPOINT_URL": f"http://{address}", "ACCESS_KEY_ID": "a", "REGION": "x"}.items():
+                monkeypatch.setenv(f"AWS_{name}", value)
+            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+            system = file_system("s3://bucket/a", None)[0]
+        else:
+            options = {"endpoint": f"http://{address}", "access_key_id": "a", "secret_access_key": "b", "region": "x"}
+            system = store_of("s3://bucket/a", options)
+        Busy.left = 3
+        assert system.get_file_info(fs.FileSelector("bucket", allow_not_found=True)) == []
+        assert Busy.left < 0
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_a_directory_of_a_store_is_listed_once(tmp_path: Path, asked: Store, store: Any) -> None:
