@@ -217,7 +217,8 @@ class IntervalJoin(_Join):
     left, right
         The inputs.
     lower_us, upper_us
-        Bounds of right time - left time, in microseconds; they may be negative.
+        Bounds of right time - left time, in microseconds; they may be negative.  ``MOST_US`` and its negative are none:
+        the rows that wait for them are kept for ever, and where both are, no row is late.
     how
         ``"inner"``, or ``"left"``, ``"right"``, ``"full"``: rows without a partner go out when none can come any more.
     groups, keep_late
@@ -246,7 +247,8 @@ class IntervalJoin(_Join):
     def rows(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Rows of the left (0) or right (1) input; the pairs that they make with those that are there."""
 
-        taken = self._taken(side, batch, lambda times: times <= self.current)
+        reached = MIN if self._bounds[side] == (-MOST_US, MOST_US) else self.current
+        taken = self._taken(side, batch, lambda times: times <= reached)
         if taken is None:
             return iter(())
         table, times = taken

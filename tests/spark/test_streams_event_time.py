@@ -15,7 +15,7 @@ import streams_people_write as people
 from test_streams_ends import seen, until
 
 import fastbuf_spark as fbs
-from fastbuf.errors import ConfigError
+from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.streams import fail_points
 from fastbuf_spark.streams.event_times import EVERY_S
 
@@ -269,6 +269,23 @@ def test_joins_and_unions_of_two_streams(spark: Any, tmp_path: Path) -> None:
     assert Counter(tables["union"].column("v").to_pylist()) == Counter(v for *_, v in [*left, *right])
 
 
+def test_windows_of_what_was_joined_go_by_the_time_that_is_named(spark: Any, tmp_path: Path) -> None:
+    """The sides of a join have columns of other names, and windows go by one of them, or by a third."""
+    rows = shuffled(400, 5)
+    a = fbs.stream(spark, Rows(rows), SCHEMA, tasks=1).with_watermark("at", "60 ms")
+    b = fbs.stream(spark, Rows(rows, names="bt k w"), "bt timestamp, k long, w long", tasks=1)
+    pairs = a.group_by("k", partitions=1).interval_join(b.with_watermark("bt", "60 ms").group_by("k"), None, None)
+    same = pairs.filter(pa.compute.field("v") == pa.compute.field("w")).group_by("k", partitions=1)
+    with pytest.raises(
+        ConfigError, match=r"go by one time, and the sources have \['at', 'bt'\]: say which, as time='at'"
+    ):
+        same.window("1 second")
+    sink = fbs.to_memory()
+    sums = same.window("1 second", time="bt").agg_arrow([("v", "sum"), ([], "count_all")])
+    assert sums.write_stream(sink, tmp_path, every=0.2).await_termination(120)
+    assert found_in(sink.table()) == windows_of(rows, 1_000_000)
+
+
 def test_what_cannot_be_is_refused(spark: Any, tmp_path: Path) -> None:
     source = fbs.stream_rate(spark, 10)
     with pytest.raises(ConfigError, match="say with_watermark behind the source first"):
@@ -288,6 +305,10 @@ def test_what_cannot_be_is_refused(spark: Any, tmp_path: Path) -> None:
         fbs.stream_files(spark, str(tmp_path), schema="at timestamp").with_watermark("at", align="5 seconds")
     with pytest.raises(ConfigError, match="directly behind the source"):
         source.filter(pa.compute.field("value") > 3).with_watermark("timestamp")
+    with pytest.raises(ConfigError, match=r"which what is before group_by leaves out: say another one with time="):
+        timed.map_in_arrow(lambda batches: batches, "value long").group_by("value").session("1 second")
+    with pytest.raises(SchemaError, match="has 0 columns 'when'"):
+        timed.group_by("value").window("1 second", time="when").agg_arrow([([], "count_all")])
     windows = source.with_watermark("timestamp").group_by("value").window("1 second", early_rows=5)
     with pytest.raises(ConfigError, match="output_mode='append' has each row once"):
         windows.agg_arrow([([], "count_all")]).write_stream(fbs.to_memory(), tmp_path)

@@ -41,6 +41,7 @@ class StreamGroups:
         early_every: float | str | None = None,
         accumulate: bool = True,
         late: Sink | None = None,
+        time: str | None = None,
     ) -> StreamWindows:
         """Windows of event time.
 
@@ -62,10 +63,13 @@ class StreamGroups:
             Whether a result has all rows of its window so far, or those since the last one.
         late
             A sink for the rows that come too late, as they came; else they are only counted.
+        time
+            Column of the rows' times; None: that of ``with_watermark``.  For rows that a join, windows or a function
+            gave another time: the end of an offer, the last moment of a window.
         """
         assigner = _aligned(size, slide, offset, zone)
         words = f"windows of {size}" + ("" if slide is None else f" by {slide}")
-        return self._windows(assigner, words, lateness, early_rows, early_every, accumulate, late)
+        return self._windows(assigner, words, lateness, early_rows, early_every, accumulate, late, time)
 
     def session(
         self,
@@ -76,12 +80,13 @@ class StreamGroups:
         early_every: float | str | None = None,
         accumulate: bool = True,
         late: Sink | None = None,
+        time: str | None = None,
     ) -> StreamWindows:
         """Windows of rows of a key that are at most ``gap`` apart; other parameters are those of :meth:`window`."""
         from fastbuf.event_time.windows import Session
 
         assigner = Session(micros_of("gap", gap))
-        return self._windows(assigner, f"sessions of {gap}", lateness, early_rows, early_every, accumulate, late)
+        return self._windows(assigner, f"sessions of {gap}", lateness, early_rows, early_every, accumulate, late, time)
 
     def global_window(
         self, *, early_rows: int | None = 1, early_every: float | str | None = None, accumulate: bool = True
@@ -103,22 +108,15 @@ class StreamGroups:
         early_every: float | str | None,
         accumulate: bool,
         late: Sink | None = None,
+        time: str | None = None,
     ) -> StreamWindows:
         from fastbuf.event_time.rules import Trigger
         from fastbuf.event_time.windows import Global
 
-        times = {draft.time.column: draft.time for draft in self._before._drafts if draft.time is not None}
-        if len(times) > 1:
-            raise ConfigError(f"{words} go by one time, and the sources have {sorted(times)}: give it one name before")
-        time = next(iter(times.values()), None)
+        column = ""
         if not isinstance(assigner, Global):
             _check_times(self._before, words)
-        column = "" if time is None or isinstance(assigner, Global) else time.column
-        if column and column not in self._before.schema.names:
-            raise ConfigError(
-                f"{words} go by the column {column!r} of with_watermark, which the functions before group_by leave "
-                f"out: they give {self._before.schema.names}"
-            )
+            column = time or self._time(words)
         every = None if early_every is None else round(seconds_of("early_every", early_every) * 1000)
         spec = WindowSpec(
             self._keys,
@@ -133,11 +131,24 @@ class StreamGroups:
         )
         return StreamWindows(self, spec, words)
 
+    def _time(self, words: str) -> str:
+        """The column of ``with_watermark``."""
+        times = sorted({draft.time.column for draft in self._before._drafts if draft.time is not None})
+        names = self._before.schema.names
+        if len(times) > 1:
+            raise ConfigError(f"{words} go by one time, and the sources have {times}: say which, as time={times[0]!r}")
+        if times[0] not in names:
+            raise ConfigError(
+                f"{words} go by the column {times[0]!r} of with_watermark, which what is before group_by leaves out: "
+                f"say another one with time=; it gives {names}"
+            )
+        return times[0]
+
     def interval_join(
         self,
         other: StreamGroups,
-        lower: float | str,
-        upper: float | str,
+        lower: float | str | None,
+        upper: float | str | None,
         *,
         how: str = "inner",
         name: str | None = None,
@@ -150,7 +161,8 @@ class StreamGroups:
             Groups of another stream, with keys of the same types.
         lower, upper
             Bounds of the other's time less this one's, both included: seconds, or text with a unit; a lower bound of
-            ``"-10 seconds"`` is before.
+            ``"-10 seconds"`` is before.  None: there is no bound, and the rows that wait for it are kept for ever;
+            without any bound no row is late.
         how
             "inner", "left", "right" or "full": rows without a partner go out when none can come any more.
         name
@@ -161,9 +173,12 @@ class StreamGroups:
         Stream
             The columns of this stream, then those of the other one without its keys.
         """
+        from fastbuf.event_time.windows import MOST_US
         from fastbuf_spark.streams.joins import interval_join
 
-        join = interval_join(_signed_micros("lower", lower), _signed_micros("upper", upper), how)
+        lower_us = -MOST_US if lower is None else _signed_micros("lower", lower)
+        upper_us = MOST_US if upper is None else _signed_micros("upper", upper)
+        join = interval_join(lower_us, upper_us, how)
         return self._joined(other, join, "interval join", name)
 
     def window_join(

@@ -15,7 +15,7 @@ from nights import LONG
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf.event_time.joins import IntervalJoin, Side, WindowJoin
 from fastbuf.event_time.watermarks import MAX, MIN
-from fastbuf.event_time.windows import Sliding, Tumbling
+from fastbuf.event_time.windows import MOST_US, Sliding, Tumbling
 from fastbuf.serializers.partition import HashPartitioner
 
 GROUPS = 8
@@ -133,6 +133,19 @@ def test_interval_join_gives_all_pairs_of_rows_in_time(how: str) -> None:
         late, pairs = late + joined.late, pairs + len(joined.came)
     assert late > 20
     assert pairs > 100
+
+
+@pytest.mark.parametrize("bounds", [(-MOST_US, MOST_US), (-MOST_US, 3), (-2, MOST_US)])
+def test_an_interval_without_a_bound(bounds: tuple[int, int]) -> None:
+    """Rows are kept for ever; if both bounds are missing, none is late."""
+    late = 0
+    for seed in range(50 if LONG else 8):
+        joined = Joined(lambda: IntervalJoin(*SIDES, *bounds, how="full", groups=GROUPS), random.Random(seed))
+        joined.run(lambda time, mark: time <= mark and bounds != (-MOST_US, MOST_US))
+        within = expected("full", *joined.taken, lambda lt, rt: bounds[0] <= rt - lt <= bounds[1])
+        assert Counter(joined.came) == within, seed
+        late += joined.late
+    assert (late == 0) == (bounds == (-MOST_US, MOST_US))
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
