@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "benches"))  # for what tests and benches share: Nexmark
 STOP_S = 30.0  # that a Spark may take to stop
 SETTLE_S = 40.0  # a run whose producers are all done gives their job ten seconds to end by itself
 
@@ -47,7 +48,7 @@ class Sessions:
         if context is None or self._session is None:
             os.environ["PYSPARK_PYTHON"] = sys.executable
             # Workers import fastbuf and these tests' functions from the tree, installed or not
-            path = [str(ROOT), str(ROOT / "bindings"), str(ROOT / "tests" / "spark"), str(ROOT / "tests")]
+            path = [str(ROOT / folder) for folder in (".", "bindings", "tests/spark", "tests", "benches")]
             os.environ["PYTHONPATH"] = os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])
             self._session = (
                 SparkSession.builder.master(master)

@@ -1,0 +1,1 @@
+"""Nexmark, the public benchmark of stream processors: people, the auctions that they open, and bids."""
