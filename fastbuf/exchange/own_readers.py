@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fastbuf.errors import StallTimeout
-from fastbuf.exchange.address import gate_key
+from fastbuf.exchange.address import gate_key, is_loopback
 
 if TYPE_CHECKING:
+    from fastbuf.exchange.environment import ShuffleEnvironment
     from fastbuf.exchange.input_gate import InputGate
     from fastbuf.exchange.result_partition import ResultPartition
 
@@ -58,13 +59,26 @@ def _own_gates(partition: ResultPartition, parts: Iterable[int], alone: bool) ->
     from fastbuf.exchange.environment import open_environments
 
     me = threading.get_ident()
-    wanted = {gate[0] for part in parts if (gate := partition.gates[part]) is not None}
+    wanted = {gate for part in parts if (gate := partition.gates[part]) is not None}
     return [
         gate
         for environment in open_environments()
         for gate in environment.gates()
-        if (alone or gate.read_by == me) and gate_key(gate.secret, gate.epoch, gate.gate_id) in wanted
+        if (alone or gate.read_by == me)
+        and any(
+            key == gate_key(gate.secret, gate.epoch, gate.gate_id) and _is_here(where, environment)
+            for key, where in wanted
+        )
     ]
+
+
+def _is_here(where: str, environment: ShuffleEnvironment) -> bool:
+    """Whether an address is that of this environment.  Gates of one number and secret may be in many processes."""
+    if not where or environment.address is None:
+        return not where
+    host, _, port = where.rpartition(":")
+    own, number = environment.address
+    return port == str(number) and (host == own or is_loopback(host))
 
 
 def is_only_thread() -> bool:
