@@ -31,13 +31,14 @@ def ways_table(bench: dict[str, Any]) -> Table:
     """One bench that measured several ways."""
     ways = bench["extra_info"]["ways"]
     rows = bench["extra_info"].get("rows")
+    cpu = bench["extra_info"].get("cpu_s", {})  # seconds of all cores, by way
     baselines = list(next(iter(ways.values()))["ratio"])
     title = bench["group"] or bench["name"]
     if bench["param"] and bench["param"] not in title:
         title += f" [{bench['param']}]"
     table = Table(title=Text(title), title_justify="left")
     table.add_column("way", no_wrap=True)
-    headings = ["median", "best", *(["M rows/s"] if rows else [])]
+    headings = ["median", "best", *(["M rows/s"] if rows else []), *(["M rows/core s"] if rows and cpu else [])]
     headings += [f"time / {base}" for base in baselines]
     faster = bench["extra_info"].get("speed_up_over")
     headings += [f"faster than {faster}"] if faster else []
@@ -47,6 +48,8 @@ def ways_table(bench: dict[str, Any]) -> Table:
         cells = [human(figures["median_s"]), human(figures["best_s"])]
         if rows:
             cells.append(f"{rows / figures['median_s'] / 1e6:.2f}")
+        if rows and cpu:
+            cells.append(f"{rows / cpu[way] / 1e6:.2f}")
         cells += [f"{figures['ratio'][base]:.2f}" for base in baselines]
         if faster:
             cells.append(f"{1 / figures['ratio'][faster]:.2f} x")
