@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.streaming import StatefulProcessor
 
 import fastbuf_spark as fbs
 from nexmark.events import TIMES, Nexmark, Source
@@ -110,23 +109,16 @@ def hottest(key: Any, window: Any, counts: pa.Table) -> pa.Table:
 def q6(read: Input, tasks: int = 1) -> fbs.Stream:
     """Average of the last ten winning prices of each seller, in the order in which auctions close."""
     prices = winning(read, 1, "seller").group_by("seller", partitions=tasks)
-    return prices.transform_with_state(LastTen(), "seller long, average double", arrow=True, name="last ten")
+    return prices.transform_batches_with_state(last_ten, "seller long, average double", "prices array<long>")
 
 
-class LastTen(StatefulProcessor):
-    def init(self, handle: Any) -> None:
-        self.prices = handle.getListState("prices", "price long")
-
-    def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Batches:
-        prices, averages = [price for (price,) in self.prices.get()], []
-        for batch in rows:
-            for price in batch["price_max"].to_pylist():
-                prices = [*prices, price][-10:]
-                averages.append(sum(prices) / len(prices))
-        self.prices.put([(price,) for price in prices])
-        yield pa.record_batch({"seller": [key[0]] * len(averages), "average": averages})
-
-    def close(self) -> None: ...
+def last_ten(batch: pa.RecordBatch, sellers: Any, state: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    kept = [prices or [] for prices in state["prices"].to_pylist()]
+    averages = []
+    for seller, price in zip(sellers.tolist(), batch["price_max"].to_pylist(), strict=True):
+        kept[seller] = [*kept[seller], price][-10:]
+        averages.append(sum(kept[seller]) / len(kept[seller]))
+    return pa.record_batch({"prices": kept}), pa.record_batch({"seller": batch["seller"], "average": averages})
 
 
 def q7(read: Input, tasks: int = 1) -> fbs.Stream:

@@ -35,13 +35,14 @@ class OfSide:
     schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import numpy as np
         import pyarrow as pa
 
         prefix = "lr"[self.side]
         for batch in batches:
             rows = batch.num_rows
             own = iter(batch.columns)
-            columns = [pa.array([self.side] * rows, pa.int8())]
+            columns = [pa.array(np.full(rows, self.side, np.int8))]
             for field in list(self.schema)[1:]:
                 columns.append(next(own) if field.name[0] == prefix else pa.nulls(rows, field.type))
             yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
