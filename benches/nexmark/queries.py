@@ -90,7 +90,7 @@ def q5(read: Input, tasks: int = 1) -> fbs.Stream:
     bids = read("bid", "auction", "placed").group_by("auction", partitions=tasks)
     counts = bids.window("10 seconds", slide="2 seconds").agg_arrow([([], "count_all")])
     closed = counts.map_in_arrow(closing, "auction long, count_all long, closed timestamp")
-    each = closed.group_by("closed", partitions=tasks).window("2 seconds", time="closed")
+    each = closed.group_by().window("2 seconds", time="closed")  # of which each has the end of one window
     return each.apply_in_arrow(hottest, "closed timestamp, auction long, bids long")
 
 
@@ -123,18 +123,19 @@ def last_ten(batch: pa.RecordBatch, sellers: Any, state: pa.RecordBatch) -> tupl
 
 def q7(read: Input, tasks: int = 1) -> fbs.Stream:
     """The highest bid of each ten seconds."""
-    schema = "began timestamp, auction long, bidder long, price long, placed timestamp"
-    best = read("bid").map_in_arrow(highest, schema).group_by("began", partitions=tasks)
-    return best.window("10 seconds").apply_in_arrow(highest_of_all, schema)
+    best = read("bid", "auction", "bidder", "price", "placed").map_in_arrow(highest, HIGHEST)
+    return best.group_by().window("10 seconds").apply_in_arrow(highest_of_all, HIGHEST)
+
+
+HIGHEST = "auction long, bidder long, price long, placed timestamp"
 
 
 def highest(batches: Batches) -> Batches:
     """Of each batch: only few rows go on."""
     for batch in batches:
-        began = pc.floor_temporal(batch["placed"], 10, "second")
-        bids = batch.select(["auction", "bidder", "price", "placed"]).add_column(0, "began", began)
-        for window in pc.unique(began):
-            yield highest_of_all(None, None, bids.filter(pc.equal(began, window)))
+        windows = pc.floor_temporal(batch["placed"], 10, "second")
+        for window in pc.unique(windows):
+            yield highest_of_all(None, None, batch.filter(pc.equal(windows, window)))
 
 
 def highest_of_all(key: Any, window: Any, bids: Any) -> Any:

@@ -40,8 +40,8 @@ SQL = {
     "QUALIFY bids = max(bids) OVER (PARTITION BY began)",
     "q6": "SELECT seller, avg(price) OVER (PARTITION BY seller ORDER BY closes, auction ROWS 9 PRECEDING) "
     f"FROM ({WINNING})",
-    "q7": "SELECT time_bucket(INTERVAL '10 seconds', placed) AS began, auction, bidder, price, placed FROM bid "
-    "QUALIFY price = max(price) OVER (PARTITION BY began)",
+    "q7": "SELECT auction, bidder, price, placed FROM bid "
+    "QUALIFY price = max(price) OVER (PARTITION BY time_bucket(INTERVAL '10 seconds', placed))",
     "q8": "SELECT DISTINCT person, name, time_bucket(INTERVAL '10 seconds', joined) AS began FROM person JOIN auction "
     "ON person = seller WHERE began = time_bucket(INTERVAL '10 seconds', opened)",
     "q11": """

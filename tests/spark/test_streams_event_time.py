@@ -269,6 +269,30 @@ def test_joins_and_unions_of_two_streams(spark: Any, tmp_path: Path) -> None:
     assert Counter(tables["union"].column("v").to_pylist()) == Counter(v for *_, v in [*left, *right])
 
 
+def test_windows_of_all_rows_go_on_after_a_restart(spark: Any, tmp_path: Path) -> None:
+    """Without keys: one group, in one task."""
+    rows = shuffled(1500, 6)
+
+    def stream() -> Any:
+        source = fbs.stream(spark, Rows(rows, every=0.02), SCHEMA, tasks=1).with_watermark("at", "60 ms")
+        return source.group_by().window("1 second").agg_arrow([("v", "sum"), ([], "count_all")])
+
+    sink = fbs.to_memory()
+    query = stream().write_stream(sink, tmp_path / "chk", every=0.1)
+    until(lambda: sink.table().num_rows > 0)
+    query.stop()
+    query = stream().write_stream(sink, tmp_path / "chk", every=0.1)
+    assert query.await_termination(120)
+    table = sink.table()
+    assert found_in(table.append_column("k", pa.array([0] * table.num_rows))) == windows_of(
+        [(at, 0, value) for at, _, value in rows], 1_000_000
+    )
+    totals = fbs.to_memory()
+    running = fbs.stream(spark, Rows(rows), SCHEMA, tasks=1).group_by().global_window().agg_arrow([("v", "sum")])
+    assert running.write_stream(totals, tmp_path / "total", output_mode="update").await_termination(120)
+    assert totals.table()["v_sum"].to_pylist()[-1] == sum(value for *_, value in rows)
+
+
 def test_windows_of_what_was_joined_go_by_the_time_that_is_named(spark: Any, tmp_path: Path) -> None:
     """The sides of a join have columns of other names, and windows go by one of them, or by a third."""
     rows = shuffled(400, 5)
@@ -307,6 +331,12 @@ def test_what_cannot_be_is_refused(spark: Any, tmp_path: Path) -> None:
         source.filter(pa.compute.field("value") > 3).with_watermark("timestamp")
     with pytest.raises(ConfigError, match=r"which what is before group_by leaves out: say another one with time="):
         timed.map_in_arrow(lambda batches: batches, "value long").group_by("value").session("1 second")
+    with pytest.raises(ConfigError, match="group_by has no keys, and state is kept for each"):
+        timed.group_by().transform_with_state(people.Alarm(), "v long")
+    with pytest.raises(ConfigError, match="group_by without keys has one group, and partitions=2"):
+        timed.group_by(partitions=2)
+    with pytest.raises(ConfigError, match="a join needs keys"):
+        timed.group_by().interval_join(timed.group_by(), 0, 1)
     with pytest.raises(SchemaError, match="has 0 columns 'when'"):
         timed.group_by("value").window("1 second", time="when").agg_arrow([([], "count_all")])
     windows = source.with_watermark("timestamp").group_by("value").window("1 second", early_rows=5)

@@ -322,6 +322,8 @@ class StreamGroups:
         return self._with(operator, result, name or f"{label_of(func)} by {', '.join(self._keys)}")
 
     def _with(self, operator: Any, schema: StructType, label: str, words: str = "") -> Stream:
+        if not self._keys and not isinstance(operator, WindowSpec):
+            raise ConfigError("group_by has no keys, and state is kept for each: name a column, or use windows")
         stream = self._before._exchange(label, self._keys, self._partitions, operator)
         last = dataclasses.replace(stream._drafts[-1], schema=schema, words=(words,) if words else ())
         return Stream(self._before._spark, (*stream._drafts[:-1], last), stream._conf)

@@ -198,12 +198,15 @@ class Stream:
         return Stream(self._spark, (*left, *right, behind), self._conf)
 
     def group_by(self, *keys: str, partitions: int | None = None) -> StreamGroups:
-        """Group the rows by key columns, for state that each key has."""
-        if not keys:
-            raise ConfigError("group_by has no keys: name a column")
+        """Group the rows by key columns, for state that each key has.
+
+        Without keys all rows are one group, in one task: for windows of all rows.
+        """
         from fastbuf_spark.streams.groups import StreamGroups
 
-        return StreamGroups(self, self._keys(keys), partitions)
+        if not keys and partitions not in (None, 1):
+            raise ConfigError(f"group_by without keys has one group, and partitions={partitions}: leave it out")
+        return StreamGroups(self, self._keys(keys), partitions if keys else 1)
 
     def write_stream(
         self,

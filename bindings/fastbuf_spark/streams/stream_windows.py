@@ -51,7 +51,7 @@ class StreamWindows:
         from fastbuf_spark.streams.running import RunningSpec
 
         pairs = tuple((column or "", function) for column, function in aggregates)
-        if not self._spec.time and self._spec.accumulate and self._spec.trigger == Trigger(1):
+        if self._groups._keys and not self._spec.time and self._spec.accumulate and self._spec.trigger == Trigger(1):
             running = RunningSpec(self._groups._keys, self._spec.input_schema, pairs)
             return self._append(running, of_arrow(running.results()), "agg_arrow", name)
         return self._with(partial(agg_arrow, pairs), "agg_arrow", None, name)
@@ -104,7 +104,7 @@ class StreamWindows:
         return self._append(spec, schema, label, name)
 
     def _append(self, operator: Any, schema: StructType, label: str, name: str | None) -> Stream:
-        words = f"{self._words} by {', '.join(self._groups._keys)}"
+        words = " by ".join(filter(None, (self._words, ", ".join(self._groups._keys))))
         return self._groups._with(operator, schema, name or words, label)
 
     @staticmethod
