@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from nexmark import queries
 from nexmark.events import SCHEMAS, Nexmark
-from nights import LONG
+from nights import LONG, nightly
 
 import fastbuf_spark as fbs
 
@@ -57,11 +57,6 @@ SQL = {
 COLUMNS = {"q8": ["person", "name", "window_start"]}
 
 
-@pytest.fixture
-def spark(sessions: Any) -> Any:
-    return sessions.get("local[6]")  # q4 and q6 have five stages
-
-
 def by_sql(name: str) -> pa.Table:
     with duckdb.connect(config={"threads": 1}) as db:
         for kind in SCHEMAS:
@@ -81,9 +76,12 @@ def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
     return sorted(tuple(f"{v:.9g}" if isinstance(v, float) else v for v in row) for row in zip(*columns, strict=True))
 
 
+@nightly(tasks=2)
 @pytest.mark.parametrize("name", queries.QUERIES)
-def test_a_query_gives_what_sql_gives(spark: Any, tmp_path: Path, name: str) -> None:
-    stream, sink = queries.QUERIES[name](queries.Input(spark, NEXMARK, parts=2)), fbs.to_memory()
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_query_gives_what_sql_gives(sessions: Any, tmp_path: Path, name: str, tasks: int) -> None:
+    spark = sessions.get(f"local[{2 + 3 * tasks}]")  # q4 has two sources, and three stages behind them
+    stream, sink = queries.QUERIES[name](queries.Input(spark, NEXMARK, parts=2), tasks), fbs.to_memory()
     query = stream.write_stream(sink, tmp_path, every="1 second", output_mode="update" if name == "q4" else "append")
     assert query.await_termination(120)
     result, wanted = sink.table(), by_sql(name)
