@@ -46,6 +46,22 @@ def test_a_channel_that_stands_still(spark: Any, tmp_path: Path) -> None:
     assert max(each["duration_s"] for each in query.progress()["checkpoints"]) > 2
 
 
+def test_a_stage_between_two_others_waits_for_the_slow_one(spark: Any, tmp_path: Path) -> None:
+    """All tasks' gates have one number and secret: it took the full one behind it for its own, and the stream ended."""
+
+    def slow(batches: Any) -> Any:
+        for each in batches:
+            if each["value"][0].as_py() == 0:
+                time.sleep(2)  # a writer looks what it waits for behind a quarter of a second
+            yield each
+
+    sink, conf = fbs.to_memory(), fbs.ShuffleConf(memory_bytes="256k", segment_size="8k", buffer_timeout=0.005)
+    stream = fbs.stream_rate(spark, 0, rows=300_000, tasks=1, conf=conf).shuffle("value", partitions=1)
+    stream = stream.shuffle("value", partitions=1).map_in_arrow(slow, "timestamp timestamp, value long")
+    assert stream.write_stream(sink, tmp_path / "chk", every=0.5).await_termination(60)
+    assert sorted(sink.table()["value"].to_pylist()) == list(range(300_000))
+
+
 class SlowToWrite:
     """Its state takes long to encode."""
 
