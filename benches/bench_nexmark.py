@@ -138,8 +138,8 @@ def test_nexmark(spark: Any, flink: Flink | None, tmp_path: Path, in_turn: Any, 
         warm: list[Any] = []
 
         def measure() -> float:
-            if not warm:  # a JVM's first minutes are not its later ones
-                warm.append(checked(run, FEW if SMOKE else events // 5))
+            if not (warm or SMOKE):  # a JVM's first minutes are not its later ones
+                warm.append(checked(run, events // 5))
             few, many = checked(run, FEW), checked(run, events)
             each = [(b - a) / rows_of(query, events - FEW) * 1e6 for a, b in zip(few, many, strict=True)]
             cpu.setdefault(way, []).append(each[1])
