@@ -1,5 +1,6 @@
-"""Nexmark's queries as streams of fastbuf, by public names alone.  Their text is that of ``nexmark-flink``'s SQL.
+"""Nexmark's queries as streams of fastbuf, by public names alone.  They ask what ``nexmark-flink``'s SQL asks.
 
+But for auctions, which count when they close: their second, then their number, is the order of a seller's last ten.
 Each takes ``read``, which gives the stream of a kind, and the number of tasks of the stages behind it.
 """
 
@@ -107,7 +108,7 @@ def hottest(key: Any, window: Any, counts: pa.Table) -> pa.Table:
 
 
 def q6(read: Input, tasks: int = 1) -> fbs.Stream:
-    """Average of the last ten winning prices of each seller, in the order in which auctions close."""
+    """Average of the last ten winning prices of each seller: in order, so one task finds what wins."""
     prices = winning(read, 1, "seller").group_by("seller", partitions=tasks)
     return prices.transform_batches_with_state(last_ten, "seller long, average double", "prices array<long>")
 
