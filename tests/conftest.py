@@ -45,7 +45,8 @@ CLOCKED = (
         f"tests/spark/test_{name}.py"
         for name in (
             *("chaos", "cluster_hosts", "clusters", "endurance", "failures", "groups_memory", "kills", "kills_files"),
-            *("memory_bound", "pipelines", "progress", "retries", "session_growth", "spilled_files", "ui", "unreached"),
+            *("memory_bound", "pipelines", "progress", "retries", "session_growth", "spilled_files", "streams_chaos"),
+            *("ui", "unreached"),
         )
     ),
 )
