@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,6 +49,27 @@ def microseconds(column: pa.Array, name: str) -> tuple[NDArray[np.int64], NDArra
     if most:
         times = times * most
     return (times // 1000 if unit == "ns" else times), valid
+
+
+def words_of(fields: Iterable[pa.Field]) -> list[str]:
+    """Names and types of columns; the zone in which times are shown is none of the type."""
+    import pyarrow as pa
+
+    def kind(of: pa.DataType) -> str:
+        return f"timestamp[{of.unit}, tz]" if pa.types.is_timestamp(of) and of.tz else str(of)
+
+    return [f"{field.name} {kind(field.type)}" for field in fields]
+
+
+def in_zones_of(fields: Iterable[pa.Field], table: pa.Table) -> pa.Table:
+    """A table of state; its times are shown in the zones of these fields, and are the same moments."""
+    import pyarrow as pa
+
+    for field in fields:
+        at = table.schema.get_field_index(field.name)
+        if at >= 0 and pa.types.is_timestamp(field.type) and table.field(at).type != field.type:
+            table = table.set_column(at, field.name, table.column(at).cast(field.type))
+    return table
 
 
 def key_numbers(columns: Sequence[Any], rows: int) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fastbuf.checks import instance, one_of, whole
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf.event_time.aggregates import normal
-from fastbuf.event_time.arrow_rows import Hashes, int64s, key_numbers, microseconds
+from fastbuf.event_time.arrow_rows import Hashes, in_zones_of, int64s, key_numbers, microseconds
 from fastbuf.event_time.results import RESULT_ROWS
 from fastbuf.event_time.runs import LABEL, TIER
 from fastbuf.event_time.watermarks import MIN
@@ -184,8 +184,10 @@ class _Join:
         import pyarrow as pa
 
         reader = pa.BufferReader(data)
-        for side in (LEFT, RIGHT):
-            self._keep(side, pa.ipc.open_stream(reader).read_all())
+        for side, source in enumerate(self._sides):
+            keys = [source.schema.field(key).with_name(f"k{i}") for i, key in enumerate(source.keys)]
+            fields = [*keys, *(field.with_name(f"r{field.name}") for field in source.schema)]
+            self._keep(side, in_zones_of(fields, pa.ipc.open_stream(reader).read_all()))
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps besides the groups: JSON values."""

@@ -13,7 +13,7 @@ from fastbuf.checks import instance, whole
 from fastbuf.errors import SchemaError
 from fastbuf.event_time.aggregates import normal
 from fastbuf.event_time.aligned import AlignedWindows
-from fastbuf.event_time.arrow_rows import Hashes, microseconds
+from fastbuf.event_time.arrow_rows import Hashes, in_zones_of, microseconds, words_of
 from fastbuf.event_time.results import Results
 from fastbuf.event_time.rules import Rules, Trigger, at_end
 from fastbuf.event_time.runs import PART_ROWS
@@ -222,6 +222,11 @@ class WindowOperator:
         """The groups that have changed since :meth:`freeze`."""
         return [int(group) for group in np.flatnonzero(self._dirty)]
 
+    def described(self) -> dict[str, Any]:
+        """What the state of a window is: JSON values; that of an operator with others is not to be restored here."""
+        aggregates = [" ".join(pair) for pair in getattr(self._work, "pairs", ())]
+        return {"aggregates": aggregates, "state": words_of(self._work.state)}
+
     def restore(self, group: int, data: bytes) -> None:
         """Take the state of a key group, in an operator that has had no rows; :meth:`restore_state` before or after."""
         import pyarrow as pa
@@ -231,7 +236,8 @@ class WindowOperator:
         with pa.ipc.open_stream(data) as stream:
             table = stream.read_all()
         if table.num_rows:
-            self._windows.restored(table)
+            keys = [self._input.field(key).with_name(f"k{i}") for i, key in enumerate(self._keys)]
+            self._windows.restored(in_zones_of([*keys, *self._work.state], table))
         self._windows.touch_all()
 
     def state(self) -> dict[str, Any]:

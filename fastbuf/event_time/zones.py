@@ -70,6 +70,9 @@ class Zone:
     def __reduce__(self) -> tuple[type[Zone], tuple[str]]:
         return Zone, (self.name,)
 
+    def __repr__(self) -> str:
+        return f"Zone({self.name!r})"
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Zone) and other.name == self.name
 

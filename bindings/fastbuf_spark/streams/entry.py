@@ -113,7 +113,8 @@ def stream(
         An object with ``splits()``, which gives names of splits or a mapping of names to first offsets, and
         ``read(split, offset)``, which yields pairs of a record batch (None: nothing is there now) and the offset behind
         it, any value that JSON can say.  ``replayable`` (True) says whether a split can be read again from an offset,
-        ``bounded`` (False) whether its first splits are all and each ends.  Or a
+        ``bounded`` (False) whether its first splits are all and each ends, ``name`` (that of
+        its class) is what a checkpoint knows it by: give one to each of several of a class.  Or a
         :class:`fastbuf_spark.streams.source.StreamSource`.
     schema
         Of the batches, whose columns are taken by their places; default: ``source.schema``.

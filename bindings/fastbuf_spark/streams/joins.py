@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fastbuf.event_time.arrow_rows import words_of
 from fastbuf.event_time.joins import FrozenJoin, IntervalJoin, Side, WindowJoin
 from fastbuf.event_time.watermarks import MIN, in_microseconds
+from fastbuf.event_time.windows import Aligned
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,6 +67,15 @@ class JoinSpec:
 
     def __call__(self) -> JoinedRows:
         return JoinedRows(self)
+
+    def described(self) -> dict[str, Any]:
+        """What its state is of; bounds of intervals may change, which rows are kept from now on goes by them."""
+        own = {
+            f"side {number}": {"columns": words_of(side.schema), "keys": list(side.keys), "time": side.time}
+            for number, side in enumerate(self.sides, 1)
+        }
+        windows = [str(each) for each in self.make.args if isinstance(each, Aligned)]  # type: ignore[attr-defined]
+        return {"verb": "join", "windows": windows, **own}
 
     def schema(self) -> pa.Schema:
         """Of the results."""

@@ -22,6 +22,7 @@ from fastbuf_spark.driver.files import shared_folder
 from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.pyspark_private import is_stopped
 from fastbuf_spark.streams import fail_points
+from fastbuf_spark.streams.compatible import rows_of
 from fastbuf_spark.streams.run import Command, Outcome, StreamRun
 from fastbuf_spark.streams.spec import StreamSpec
 
@@ -30,7 +31,7 @@ log = logging.getLogger("fastbuf_spark")
 SAME_ERROR = 3  #: a task's own error that comes so often in a row ends the query; of one that is drained, any error
 NUMBERS = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
 STEADY_S = 60.0  #: a run that takes checkpoints for so long has left such an error behind
-MOST_LOSSES = 20  #: lost tasks in a row without a checkpoint between
+MOST_LOSSES = 20  #: lost tasks in a row without a checkpoint between that has more rows of the sources
 LEAST_WAIT_S, MOST_WAIT_S = 0.1, 30.0  #: before a restart; doubled after each failure in a row
 SLOTS_TICK_S = 0.1
 STOPPED = (
@@ -95,7 +96,7 @@ class StreamingQuery:
         self._commands: list[Callable[[StreamRun], None]] = []
         self._lock = threading.Lock()
         self._restarts = 0
-        self._failures = 0  # in a row, since a checkpoint was complete
+        self._failures = 0  # in a row, since a checkpoint was complete that has read on
         self._last_errors: list[str] = []
         self._began = 0.0  # the run of now
         self._coordinator: CheckpointCoordinator | None = None
@@ -122,7 +123,10 @@ class StreamingQuery:
     @property
     def status(self) -> dict[str, Any]:
         """``state``: starting, running, restarting, draining, stopped, finished or failed; and a ``message``."""
-        return {"state": self._state, "message": self._message, "restarts": self._restarts}
+        state, message, run = self._state, self._message, self._run
+        if state == "running" and run is not None and not run.running:
+            state, message = "starting", run.awaited()
+        return {"state": state, "message": message, "restarts": self._restarts}
 
     def exception(self) -> StreamFailed | None:
         """The error that ended the query; None if there is none."""
@@ -259,9 +263,12 @@ class StreamingQuery:
         # A drained stream ends at the third error, whatever that is: somebody waits for the end
         return len(self._last_errors) < SAME_ERROR or (len(set(self._last_errors)) > 1 and not self._draining)
 
-    def _completed(self) -> None:
-        self._failures = 0
-        if time.monotonic() - self._began > STEADY_S:  # the first checkpoint may be in front of the row that is bad
+    def _completed(self, has_read: bool) -> None:
+        """A checkpoint is complete; whether more of the sources is read than when the run began."""
+        is_steady = time.monotonic() - self._began > STEADY_S
+        if has_read or is_steady:  # a row that kills its worker may have a checkpoint in front of it, again and again
+            self._failures = 0
+        if is_steady:  # the first checkpoint may be in front of the row that is bad
             self._last_errors.clear()
 
     def _execute(self) -> Outcome:
@@ -296,9 +303,9 @@ class StreamingQuery:
         checkpoints = []
         for number in store.numbers():
             with contextlib.suppress(CheckpointError):
-                checkpoints.append(store.read(number)["rows"])
+                checkpoints.append(store.read(number))
         for output in spec.outputs:
-            rows = [each for waiting in checkpoints for _, some in waiting.get(output.name, ()) for each in some]
+            rows = [each for kept in checkpoints for _, some in rows_of(output, kept) for each in some]
             output.sink.restore(output.context(spec, 0), rows)
         return spec, restored
 
@@ -343,6 +350,9 @@ class StreamingQuery:
                 log.warning("stream '%s' waits for slots: it needs %d, Spark has %d", self.name, tasks, slots)
             self._state, self._message = "restarting", f"waits for slots: {tasks} are needed, Spark has {slots}"
             self._stopping.wait(SLOTS_TICK_S)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a StreamingQuery is of the driver: no function of a stream or a sink may hold one")
 
     def __repr__(self) -> str:
         return f"StreamingQuery({self.name!r}, {self._state})"

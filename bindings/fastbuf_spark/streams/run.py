@@ -8,6 +8,7 @@ queue, which the query's thread reads; :class:`~fastbuf.checkpoint.coordinator.C
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import math
 import queue
@@ -29,6 +30,7 @@ from fastbuf_spark.driver.jobs import TAG
 from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.pyspark_private import forget_properties
 from fastbuf_spark.streams import messages
+from fastbuf_spark.streams.compatible import operator_of, rows_of, sink_of, source_of
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.spec import StreamSpec
 from fastbuf_spark.streams.splits import SplitShares
@@ -119,7 +121,7 @@ class StreamRun:
         coordinator: CheckpointCoordinator,
         restored: dict[str, Any] | None,
         discover_s: float,
-        progress: Callable[[], None],
+        progress: Callable[[bool], None],
     ) -> None:
         self.spec = spec
         self.coordinator = coordinator
@@ -140,6 +142,8 @@ class StreamRun:
             for number, stage in enumerate(spec.stages)
             if stage.source is not None
         }
+        self._operators = {stage.name: operator_of(stage) for stage in spec.stages if stage.operator is not None}
+        self._has_read = False  # more than what the checkpoint had that it began from
         self._draining = False
         self._final_asked = self._final_done = False
         self._outcome: Outcome | None = None
@@ -198,6 +202,16 @@ class StreamRun:
 
     def _missing(self) -> list[TaskView]:
         return [view for view in self.tasks if view.join is None]
+
+    def awaited(self) -> str:
+        """What a run waits for that has not begun."""
+        missing = self._missing()
+        if not missing:
+            return "tasks restore their state"
+        return (
+            f"waits for {len(missing)} of {len(self.tasks)} tasks: Spark starts all of them at once, and other jobs "
+            "may hold its slots"
+        )
 
     def _start(self, target: Callable[[], None], name: str) -> Any:
         from pyspark import InheritableThread
@@ -315,7 +329,6 @@ class StreamRun:
     def _begin(self) -> None:
         spec, restored = self.spec, self._restored
         splits = {task: share for shares in self._splits.values() for task, share in shares.begin().items()}
-        rows = restored.get("rows", {})
         for number, view in enumerate(self.tasks):
             stage = spec.stages[view.stage]
             reader = spec.reader(view.stage)
@@ -329,7 +342,7 @@ class StreamRun:
             share = {
                 output.name: [
                     [checkpoint, some]
-                    for checkpoint, committables in rows.get(output.name, ())
+                    for checkpoint, committables in (rows_of(output, restored) if restored else ())
                     if (some := committables[view.subtask :: stage.tasks])
                 ]
                 for output in spec.outputs
@@ -387,7 +400,7 @@ class StreamRun:
                     self._final_done = final
                     for view in self.tasks:
                         self._send(view.connection, messages.CheckpointComplete(checkpoint, final))
-                    self._completed()
+                    self._completed(self._has_read)
                     try:
                         self._store.prune()
                     except OSError as error:  # the next one tries again
@@ -413,6 +426,7 @@ class StreamRun:
             names = ", ".join(shares.source.name for shares in self._splits.values())
             self._fail(f"the state that the source {names} gives with its splits is no JSON value: {error}", True)
             return
+        self._has_read = _places(metadata) != _places(self._restored)
         for shares in self._splits.values():
             shares.end(name for task in shares.tasks for name in acks[task]["state"].get("ended", ()))
         self._note_times(ack["state"].get("times", {}) for ack in acks.values())
@@ -436,13 +450,13 @@ class StreamRun:
                 self._greatest[stage] = max(each["greatest"], self._greatest.get(stage, each["greatest"]))
 
     def _metadata(self, acks: dict[int, dict[str, Any]], final: bool) -> dict[str, Any]:
-        operators: dict[str, dict[str, Any]] = {}
+        operators: dict[str, dict[str, Any]] = {name: {"pieces": {}, "of": of} for name, of in self._operators.items()}
         rows: dict[str, dict[int, list[Any]]] = {}
         times: dict[str, Any] = {}
         for number, ack in acks.items():
             state = ack["state"]
             for name, operator in state.get("operators", {}).items():
-                operators.setdefault(name, {"pieces": {}})["pieces"].update(operator["pieces"])
+                operators[name]["pieces"].update(operator["pieces"])
             for output, waiting in state.get("rows", {}).items():
                 for checkpoint, committables in waiting:
                     rows.setdefault(output, {}).setdefault(checkpoint, []).extend(committables)
@@ -453,10 +467,12 @@ class StreamRun:
             states = [acks[task]["state"] for task in shares.tasks]
             offsets = {name: offset for state in states for name, offset in state.get("splits", {}).items()}
             ended = [name for state in states for name in state.get("ended", ())]
-            sources[self.spec.stages[stage].name] = shares.snapshot(offsets, ended)
+            snapshot = shares.snapshot(offsets, ended)
+            sources[self.spec.stages[stage].name] = {**snapshot, "of": source_of(shares.source)}
         return {
             "sources": sources,
             "operators": operators,
+            "sinks": {output.name: sink_of(output.sink) for output in self.spec.outputs},
             "rows": {output: sorted(waiting.items()) for output, waiting in rows.items()},
             "times": times,
             "stages": [[stage.name, stage.tasks] for stage in self.spec.stages],
@@ -519,6 +535,11 @@ class StreamRun:
             answer("the run has ended before")
         for thread in threads:
             thread.join(5)
+
+
+def _places(metadata: dict[str, Any]) -> str:
+    """Where the sources are, as a text: what a checkpoint has been read from has lists for tuples."""
+    return json.dumps([[name, source["open"], source["state"]] for name, source in metadata.get("sources", {}).items()])
 
 
 def _wall_ms() -> int:

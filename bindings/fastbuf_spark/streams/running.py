@@ -11,6 +11,7 @@ import numpy as np
 
 from fastbuf.errors import ConfigError
 from fastbuf.event_time.aggregates import Aggregates
+from fastbuf.event_time.arrow_rows import words_of
 from fastbuf_spark.results import about
 from fastbuf_spark.schema import conform
 from fastbuf_spark.streams.keyed_table import KeyedTable
@@ -62,6 +63,11 @@ class RunningSpec:
 
     def __call__(self) -> Running:
         return Running(self)
+
+    def described(self) -> dict[str, Any]:
+        """What its state is of: see :mod:`fastbuf_spark.streams.compatible`."""
+        keys = words_of(self.input_schema.field(key) for key in self.keys)
+        return {"verb": "running agg_arrow", "keys": keys, "aggregates": [" ".join(pair) for pair in self.pairs]}
 
     def results(self) -> pa.Schema:
         """The schema of what it gives."""
@@ -134,6 +140,17 @@ class BatchStateSpec:
     def __call__(self) -> BatchState:
         return BatchState(self)
 
+    def described(self) -> dict[str, Any]:
+        """What its state is of."""
+        keys = words_of(self.input_schema.field(key) for key in self.keys)
+        return {"verb": "transform_batches_with_state", "keys": keys, "state": words_of(self.columns())}
+
+    def columns(self) -> list[pa.Field]:
+        """The columns of the state."""
+        import pyarrow as pa
+
+        return [*self.state, *([] if self.ttl_ms is None else [pa.field(TOUCHED, pa.int64())])]
+
 
 class BatchState(_TableOperator):
     """Calls the function for each batch."""
@@ -146,9 +163,8 @@ class BatchState(_TableOperator):
         import pyarrow as pa
 
         spec = self._spec
-        fields = [*spec.state, *([] if spec.ttl_ms is None else [pa.field(TOUCHED, pa.int64())])]
         keys = pa.schema([spec.input_schema.field(key) for key in spec.keys])
-        self.table = KeyedTable(keys, pa.schema(fields), key_groups)
+        self.table = KeyedTable(keys, pa.schema(spec.columns()), key_groups)
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

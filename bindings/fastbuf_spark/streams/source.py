@@ -120,7 +120,7 @@ class UserSource:
                 raise ConfigError(f"a source needs a method {name}(), which {type(source).__name__} has not")
         self.source = source
         self.schema = schema
-        self.name = type(source).__name__
+        self.name = str(getattr(source, "name", type(source).__name__))
         self.replayable = bool(getattr(source, "replayable", True))
         self.bounded = bool(getattr(source, "bounded", False))
 

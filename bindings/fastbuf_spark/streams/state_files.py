@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.checkpoint.store import CheckpointError, read_metadata, read_piece
 from fastbuf.errors import ConfigError
+from fastbuf.event_time.arrow_rows import words_of
 from fastbuf_spark.driver.files import shared_folder
 from fastbuf_spark.streams.state_values import from_arrow, key_part, keys_of, to_arrow
 
@@ -145,10 +146,11 @@ def decode_state(
     for about, table in tables_of(data):
         name = about["name"]
         fields = [table.schema.field(i) for i in range(len(keys))]
-        if [field.type for field in fields] != [field.type for field in keys]:
+        types = [words_of(each.with_name("") for each in some) for some in (fields, keys)]
+        if types[0] != types[1]:
             raise CheckpointError(
-                f"state {name!r} is of keys {[f'{f.name} {f.type}' for f in fields]}, the stream's are "
-                f"{[f'{f.name} {f.type}' for f in keys]}: take the keys of the checkpoint, or another directory"
+                f"state {name!r} is of keys {words_of(fields)}, the stream's are {words_of(keys)}: "
+                "take the keys of the checkpoint, or another directory"
             )
         of_key = keys_of(table.column(i) for i in range(len(keys)))
         if name == TIMERS:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.checkpoint.state import GroupedMap, Timers
 from fastbuf.errors import ConfigError
+from fastbuf.event_time.arrow_rows import words_of
 from fastbuf_spark.pyspark_private import active_context, pickled
 from fastbuf_spark.results import about
 from fastbuf_spark.schema import conform
@@ -317,6 +318,10 @@ class StatefulSpec:
 
     def __call__(self) -> StatefulOperator:
         return StatefulOperator(self)
+
+    def described(self) -> dict[str, Any]:
+        """What its state is of; of variables, state files say it themselves, as ``init`` may be another in a worker."""
+        return {"verb": "transform_with_state", "keys": words_of(self.input_schema.field(key) for key in self.keys)}
 
 
 class StatefulOperator:

@@ -13,9 +13,11 @@ from fastbuf_spark.api.functions import pandas_rules
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import check_function, partition_count, slots_of
 from fastbuf_spark.driver.files import shared_folder
+from fastbuf_spark.pyspark_private import pickled
 from fastbuf_spark.results import iterables
 from fastbuf_spark.schema import arrow_schema, large_types, not_carried, session_zone, struct_type
 from fastbuf_spark.shipping import AsItIs
+from fastbuf_spark.streams.compatible import check_sinks, fitted
 from fastbuf_spark.streams.drafts import Draft, seconds_of
 from fastbuf_spark.streams.event_times import TimeSpec
 from fastbuf_spark.streams.query import CheckpointConf, StreamingQuery, check_slots
@@ -311,6 +313,7 @@ class Stream:
             guarantee == "exactly_once",
         )
         check_slots(sc, spec)
+        pickled(spec)  # a source or a sink that cannot be is refused here, and not by each run anew
         store.lock()
         try:
             if restore_from is not None:
@@ -322,7 +325,9 @@ class Stream:
                         f"stage {stage.name!r} has {stage.tasks} tasks and the checkpoints have {store.key_groups} key "
                         "groups: give it fewer partitions, or begin anew with more key_groups"
                     )
-            self._check_restorable(store, stages)
+            if (restored := store.latest(verify=False)) is not None:
+                check_sinks(outputs, restored)
+                spec = dataclasses.replace(spec, stages=fitted(stages, restored))
             return StreamingQuery(
                 sc, server, spec, store, checkpoints, max(0.05, seconds_of("discover_every", discover_every))
             )
@@ -344,20 +349,6 @@ class Stream:
         return f"Stream({' and '.join(names)}, {len(self._drafts)} stages)"
 
     # ---- making
-
-    @staticmethod
-    def _check_restorable(store: CheckpointStore, stages: tuple[StreamStage, ...]) -> None:
-        """State of an operator that the stream does not have any more is never dropped in silence."""
-        restored = store.latest(verify=False)
-        if restored is None:
-            return
-        names = {stage.name for stage in stages if stage.operator is not None}
-        lost = [name for name, operator in restored["operators"].items() if operator["pieces"] and name not in names]
-        if lost:
-            raise ConfigError(
-                f"the checkpoints have state of {lost}, and the stream's stages with state are {sorted(names)}: give "
-                "them their old names (name= of the verb), or begin with another directory"
-            )
 
     def _arrow(self, schema: StructType) -> pa.Schema:
         return arrow_schema(schema, session_zone(self._spark), large_types(self._spark))

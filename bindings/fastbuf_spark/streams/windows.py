@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastbuf.event_time.arrow_rows import words_of
 from fastbuf.event_time.operator import Frozen, WindowOperator
 from fastbuf.event_time.rules import Trigger
 from fastbuf.event_time.watermarks import MIN, in_microseconds
@@ -47,6 +48,12 @@ class WindowSpec:
 
     def __call__(self) -> WindowedRows:
         return WindowedRows(self)
+
+    def described(self) -> dict[str, Any]:
+        """What its state is of."""
+        keys = words_of(self.input_schema.field(key) for key in self.keys)
+        state = self.operator(1).described()
+        return {"verb": "windows", "keys": keys, "time": self.time, "windows": str(self.assigner), **state}
 
     def operator(self, key_groups: int) -> WindowOperator:
         """A new operator."""

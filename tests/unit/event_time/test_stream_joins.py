@@ -227,3 +227,21 @@ def test_times_may_have_zones() -> None:
     list(join.rows(1, batch(1, [("a", int(when.timestamp()) * 10**6, 1)])))
     (made,) = join.watermark(MAX)
     assert made.column("window_start")[0].as_py() == when
+
+
+def test_state_is_restored_where_times_are_shown_in_another_zone() -> None:
+    def zoned(zone: str) -> tuple[IntervalJoin, list[pa.RecordBatch]]:
+        time = pa.timestamp("us", zone)
+        schemas = [pa.schema([("k", time), (name, time)]) for name in ("a", "b")]
+        rows = [pa.RecordBatch.from_arrays([pa.array([5], pa.int64()).view(time)] * 2, schema=s) for s in schemas]
+        return IntervalJoin(Side(schemas[0], ["k"], "a"), Side(schemas[1], ["k"], "b"), 0, 0), rows
+
+    (first, rows), (second, more) = zoned("UTC"), zoned("America/New_York")
+    list(first.rows(0, rows[0]))
+    frozen = first.freeze()
+    for group in range(128):
+        second.restore(group, frozen.group(group))
+    assert list(second.rows(0, more[0])) == []
+    results = list(second.rows(1, more[1]))
+    assert sum(result.num_rows for result in results) == 2
+    assert {result.schema for result in results} == {second.schema}

@@ -354,3 +354,27 @@ def test_a_session_that_fired_late_ends_in_time() -> None:
     list(one.watermark(348))
     (made,) = one.rows(batch(("a", 328, 36)))
     assert made.column("window_start").cast(pa.int64()).to_pylist() == [328]
+
+
+@pytest.mark.parametrize("assigner", [Tumbling(10), Session(10)])
+@pytest.mark.parametrize("late_zone", ["America/New_York", "UTC"])
+def test_state_is_restored_where_times_are_shown_in_another_zone(assigner: Any, late_zone: str) -> None:
+    """A key and an aggregate that are times: the same moments, and later rows count to the same key."""
+
+    def zoned(zone: str) -> tuple[WindowOperator, pa.RecordBatch]:
+        time = pa.timestamp("us", zone)
+        schema = pa.schema([("k", time), ("t", time), ("v", time)])
+        rows = pa.RecordBatch.from_arrays([pa.array([5, 5], pa.int64()).view(time)] * 3, schema=schema)
+        return WindowOperator(["k"], "t", schema, assigner, agg_arrow([("v", "min"), ("", "count_all")])), rows
+
+    (first, rows), (second, more) = zoned("UTC"), zoned(late_zone)
+    list(first.rows(rows))
+    assert first.described() == second.described()
+    frozen = first.freeze()
+    for group in range(128):
+        second.restore(group, frozen.group(group))
+    list(second.rows(more))
+    (result,) = second.watermark(MAX)
+    assert result.schema == second.schema
+    moment = dt.datetime(1970, 1, 1, 0, 0, 0, 5, tzinfo=dt.UTC)
+    assert rows_of([result]) == [(moment, moment, 4)]

@@ -1,0 +1,129 @@
+"""Whether a stream fits the checkpoints that it goes on from: its sources by their names, its state by what it is of.
+
+State is Arrow's columns without a word on what they mean: a sum read as a greatest value, or a window of a minute as
+one of an hour, would give wrong rows and no error.  So a checkpoint keeps a description of each operator, and a stream
+with another one is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import ConfigError
+from fastbuf_spark.streams.source import UserSource
+
+if TYPE_CHECKING:
+    from fastbuf_spark.streams.source import StreamSource
+    from fastbuf_spark.streams.spec import Output, StreamStage
+
+log = logging.getLogger("fastbuf_spark")
+
+
+def operator_of(stage: StreamStage) -> dict[str, Any]:
+    """What the state of a stage is of, as a checkpoint keeps it."""
+    described: dict[str, Any] = stage.operator.described()  # type: ignore[union-attr]
+    return described
+
+
+def source_of(source: StreamSource) -> dict[str, str]:
+    """What a source's offsets are of, as a checkpoint keeps it; those of another kind mean something else."""
+    kind = source.name if isinstance(source, UserSource) else type(source).__name__
+    return {"kind": kind, "name": source.name}
+
+
+def sink_of(sink: Any) -> str:
+    """What the rows are of that wait in front of a sink, as a checkpoint keeps it; those of users are one kind."""
+    kind = type(sink)
+    return kind.__name__ if kind.__module__.startswith("fastbuf_spark.") else "a sink of your own"
+
+
+def rows_of(output: Output, checkpoint: Mapping[str, Any]) -> list[Any]:
+    """What waits in front of an output's sink, by checkpoint: nothing if it waits for another kind of sink."""
+    sinks = checkpoint.get("sinks", {})
+    rows: list[Any] = checkpoint["rows"].get(output.name, [])
+    return rows if sinks.get(output.name) in (None, sink_of(output.sink)) else []
+
+
+def check_sinks(outputs: Iterable[Output], restored: Mapping[str, Any]) -> None:
+    """Rows that a checkpoint has for a sink are not left to another one, or to none.
+
+    Raises
+    ------
+    ConfigError
+        They would be.
+    """
+    sinks = {output.name: sink_of(output.sink) for output in outputs}
+    for name, rows in restored["rows"].items():
+        before, now = restored.get("sinks", {}).get(name), sinks.get(name)
+        if before not in (None, now) and any(committables for _, committables in rows):
+            raise ConfigError(
+                f"{name} of the newest checkpoint may wait to be committed by {before}, and "
+                f"{'there is no sink for them' if now is None else f'the sink is {now}'}: start the stream as it was, "
+                "take a savepoint(), stop it, and begin with another directory and restore_from="
+            )
+
+
+def fitted(stages: tuple[StreamStage, ...], restored: Mapping[str, Any]) -> tuple[StreamStage, ...]:
+    """The stages, those of sources by the names that the checkpoint has for them.
+
+    Raises
+    ------
+    ConfigError
+        State or offsets would be lost, or be taken for something else.
+    """
+    _check_operators({stage.name: stage for stage in stages if stage.operator is not None}, restored["operators"])
+    sources = {stage.name: stage.source for stage in stages if stage.source is not None}
+    names = _names_of_sources({name: source_of(source) for name, source in sources.items()}, restored["sources"])
+    return tuple(dataclasses.replace(stage, name=names.get(stage.name, stage.name)) for stage in stages)
+
+
+def _check_operators(stages: Mapping[str, StreamStage], operators: Mapping[str, Any]) -> None:
+    """State of an operator that the stream does not have any more is never dropped in silence."""
+    kept = {name: operator.get("of") for name, operator in operators.items() if operator["pieces"]}
+    lost = [name for name in kept if name not in stages]
+    if lost:
+        raise ConfigError(
+            f"the checkpoints have state of {lost}, and the stream's stages with state are {sorted(stages)}: give "
+            "them their old names (name= of the verb), or begin with another directory"
+        )
+    for name, before in kept.items():
+        now = operator_of(stages[name])
+        if before is None or before == now:  # None: of a version that kept none
+            continue
+        other = [each for each in {**before, **now} if before.get(each) != now.get(each)]
+        changes = [f"{each}: {before.get(each)}, now {now.get(each)}" for each in other]
+        raise ConfigError(
+            f"the state of {name!r} in the checkpoints would be taken for something else ({'; '.join(changes)}): leave "
+            "these as they were, or begin with another directory"
+        )
+
+
+def _names_of_sources(now: Mapping[str, dict[str, str]], before: Mapping[str, Any]) -> dict[str, str]:
+    """The checkpoint's name for each source's stage: that of the same source, wherever it stands now."""
+    left = {name: kept["of"] for name, kept in before.items() if "of" in kept}
+    if len(left) < len(before):  # of a version that kept only their places
+        return {}
+    names: dict[str, str] = {}
+    for same in (("kind", "name"), ("kind",)):  # a path or a rate may be another one
+        for stage, source in now.items():
+            fits = [name for name, kept in left.items() if all(kept[each] == source[each] for each in same)]
+            if fits and stage not in names:
+                names[stage] = stage if stage in fits else fits[0]
+                del left[names[stage]]
+    fresh = [stage for stage in now if stage not in names]
+    halfway = [name for name in left if before[name]["open"]]
+    if fresh and halfway:
+        raise ConfigError(
+            f"the checkpoints stand amid the rows of {[left[name]['name'] for name in halfway]}, and the stream has "
+            f"{[now[stage]['name'] for stage in fresh]} instead: if a source of your own is the same under another "
+            "name, give it name= its old one; else begin with another directory"
+        )
+    for name in halfway:
+        log.warning("the stream does not read %s any more, of which not all rows were read", left[name]["name"])
+    for stage in fresh:
+        free = (f"source ({number})" if number > 1 else "source" for number in range(1, len(before) + len(now) + 1))
+        names[stage] = next(name for name in free if name not in before and name not in names.values())
+    return names

@@ -1,0 +1,64 @@
+"""Which source of a stream goes on from which offsets of a checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: install fastbuf[spark]")
+
+from fastbuf.errors import ConfigError
+from fastbuf_spark.streams.compatible import _names_of_sources as names_of_sources
+
+
+def files(name: str) -> dict[str, str]:
+    return {"kind": "FilesSource", "name": name}
+
+
+def own(name: str) -> dict[str, str]:
+    return {"kind": name, "name": name}
+
+
+def kept(*sources: dict[str, str], halfway: bool = True) -> dict[str, Any]:
+    labels = ["source", *(f"source ({number})" for number in range(2, 9))]
+    return {name: {"open": {"s": 1} if halfway else {}, "of": of} for name, of in zip(labels, sources, strict=False)}
+
+
+def stages(*sources: dict[str, str]) -> dict[str, dict[str, str]]:
+    return {name: entry["of"] for name, entry in kept(*sources).items()}
+
+
+def test_each_has_its_place_by_its_name() -> None:
+    a, b, c = files("a"), files("b"), own("c")
+    before = kept(a, b)
+    assert names_of_sources(stages(a, b), before) == {"source": "source", "source (2)": "source (2)"}
+    assert names_of_sources(stages(b, a), before) == {"source": "source (2)", "source (2)": "source"}
+    # One that is new has a place of its own, wherever it stands
+    new = {"source": "source (3)", "source (2)": "source", "source (3)": "source (2)"}
+    assert names_of_sources(stages(c, a, b), before) == new
+
+
+def test_another_path_or_rate_is_the_same_source() -> None:
+    a, b, moved = files("a"), files("b"), files("moved")
+    assert names_of_sources(stages(moved), kept(a)) == {"source": "source"}
+    assert names_of_sources(stages(b, moved), kept(a, b)) == {"source": "source (2)", "source (2)": "source"}
+    twins = kept(own("x"), own("x"))
+    assert names_of_sources(stages(own("x"), own("x")), twins) == {"source": "source", "source (2)": "source (2)"}
+
+
+def test_offsets_are_not_taken_for_those_of_another_kind(caplog: pytest.LogCaptureFixture) -> None:
+    a, c, d = files("a"), own("c"), own("d")
+    for now, before in ((c, a), (a, c), (d, c)):
+        with pytest.raises(ConfigError, match=f"amid the rows of ..{before['name']}.*has ..{now['name']}.. instead"):
+            names_of_sources(stages(now), kept(before))
+    ended = kept(a, halfway=False)  # history from files, then what comes
+    assert names_of_sources(stages(c), ended) == {"source": "source (2)"}
+    with caplog.at_level(logging.WARNING):
+        assert names_of_sources(stages(a), kept(a, c)) == {"source": "source"}
+    assert "does not read c any more" in caplog.text
+
+
+def test_checkpoints_of_versions_without_names_go_by_places() -> None:
+    assert names_of_sources(stages(files("a")), {"source": {"open": {"s": 1}, "state": None}}) == {}
