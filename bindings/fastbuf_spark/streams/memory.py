@@ -59,7 +59,7 @@ class MemorySink:
             if self._schema is None:
                 raise ConfigError("no stream writes to this to_memory() yet")
             return self._schema.empty_table()
-        return pa.concat_tables(parts)
+        return pa.concat_tables(parts, promote_options="default")  # an earlier program's rows have its columns
 
     def restore(self, context: SinkContext, committables: Sequence[Committable]) -> None:
         """Remove the rows that no checkpoint knows."""

@@ -8,6 +8,7 @@ another session is about to write is waited for.  No prepared transactions, so n
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -235,6 +236,7 @@ class PostgresRows:
         self._sink, self._context = sink, context
         self._connection: Connection | None = None
         self._columns: dict[str, Column] = {}
+        self._temporary: Sequence[str] = ()  # columns of the temporary table
 
     def commit(self, committables: Sequence[Committable]) -> None:
         """Commit staged rows, those alone that have no marker."""
@@ -312,9 +314,13 @@ class PostgresRows:
         return cursor.execute(sql.SQL(statement).format(markers), values).rowcount == 1
 
     def _write(self, cursor: Cursor, batches: Iterator[pa.RecordBatch]) -> None:
+        # Rows that wait are of the program that wrote them: the columns of today's may stand in another order
+        for names, some in itertools.groupby(batches, lambda batch: batch.schema.names):
+            self._copy(cursor, names, some)
+
+    def _copy(self, cursor: Cursor, names: Sequence[str], batches: Iterator[pa.RecordBatch]) -> None:
         from psycopg import sql
 
-        names = self._context.schema.names
         columns = sql.SQL(", ").join(map(sql.Identifier, names))
         table, keys = identifier(self._sink.table), self._sink.keys
         if keys:
@@ -344,6 +350,9 @@ class PostgresRows:
     def _make_temporary(self, cursor: Cursor, names: Sequence[str]) -> None:
         from psycopg import sql
 
+        if names != self._temporary:
+            cursor.execute(sql.SQL("DROP TABLE IF EXISTS pg_temp.{}").format(sql.Identifier(TEMPORARY)))
+            self._temporary = names
         typed = [sql.SQL("{} {}").format(sql.Identifier(n), sql.SQL(self._columns[n].written)) for n in names]
         cursor.execute(
             sql.SQL(

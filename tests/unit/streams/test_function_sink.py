@@ -106,3 +106,18 @@ def test_rows_that_are_gone_are_told(tmp_path: Path) -> None:
 def test_what_is_no_function() -> None:
     with pytest.raises(ConfigError, match="to_function takes a function, not a str"):
         to_function("print")  # type: ignore[arg-type]
+
+
+def test_rows_that_wait_have_the_columns_of_the_program_that_wrote_them(tmp_path: Path) -> None:
+    tables: list[pa.Table] = []
+    sink = to_function(lambda table, batch_id: tables.append(table))
+    writer = sink.writer(a_context(tmp_path))
+    writer.write(numbers(0, 2))
+    committables = writer.prepare(1)
+    writer.close()
+    wider = pa.schema([("m", pa.string()), *N])
+    again = sink.writer(SinkContext(secrets.token_hex(16), 0, 1, wider, str(tmp_path), True))
+    again.commit(1, committables)
+    again.close()
+    (table,) = tables
+    assert table.to_pydict() == {"n": [0, 1]}

@@ -458,3 +458,26 @@ def test_not_a_number(postgres: Postgres, context: SinkContext) -> None:
     writer.commit(1, writer.prepare(1))
     writer.close()
     assert postgres.query(f"SELECT a = 'NaN', b = 'NaN' FROM {table}") == [(True, True)]
+
+
+@pytest.mark.parametrize("upsert", [False, True])
+def test_rows_that_wait_have_the_columns_of_the_program_that_wrote_them(
+    postgres: Postgres, context: SinkContext, upsert: bool
+) -> None:
+    """Columns of one type that change their places, and one more, between two programs: none is taken for another."""
+    table = postgres.table("a bigint PRIMARY KEY, b bigint, c bigint")
+    first = pa.schema([("a", pa.int64()), ("b", pa.int64())])
+    second = pa.schema([("c", pa.int64()), ("b", pa.int64()), ("a", pa.int64())])
+    sink = a_sink(postgres, table, first, **({"keys": ["a"]} if upsert else {}))
+    writer = sink.writer(changed(context, schema=first))
+    writer.write(pa.record_batch([[1, 2], [10, 20]], schema=first))
+    waiting = writer.prepare(1)
+    writer.close()
+    later = changed(context, schema=second, generation=context.generation + 1)
+    sink.restore(later, waiting)
+    writer = sink.writer(later)
+    writer.commit(1, waiting)
+    writer.write(pa.record_batch([[300], [30], [3]], schema=second))
+    writer.commit(2, writer.prepare(2))
+    writer.close()
+    assert sorted(rows_in(postgres, table)) == [(1, 10, None), (2, 20, None), (3, 30, 300)]
