@@ -328,5 +328,9 @@ def test_what_is_refused(spark: Any, tmp_path: Path) -> None:
     stream = fbs.stream(spark, Once(), "v long")
     with pytest.raises(ConfigError, match="source Once cannot be read again, so exactly once cannot be"):
         stream.write_stream(fbs.to_memory(), tmp_path / "chk")
+    for name, value in (("tolerated_failures", -1), ("timeout", 0)):
+        setting: dict[str, Any] = {name: value}
+        with pytest.raises(ConfigError, match=f"{name} is {value}"):
+            numbered.numbered(spark, 1, 1).write_stream(fbs.to_memory(), tmp_path / "chk", **setting)
     with pytest.raises(ConfigError, match="give the path of a directory that driver and all tasks have mounted"):
         numbered.numbered(spark, 1, 1).write_stream(fbs.to_memory(), "s3://bucket/chk")

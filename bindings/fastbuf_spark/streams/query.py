@@ -16,6 +16,7 @@ from typing import Any
 
 from fastbuf.checkpoint.coordinator import CheckpointCoordinator
 from fastbuf.checkpoint.store import CheckpointError, CheckpointStore
+from fastbuf.checks import seconds, whole
 from fastbuf.errors import ConfigError, FastbufError, StallTimeout
 from fastbuf_spark.driver.checks import slots_of
 from fastbuf_spark.driver.files import shared_folder
@@ -64,6 +65,10 @@ class CheckpointConf:
     timeout_s: float = 600.0
     min_pause_s: float = 0.0
     tolerated: int = 3
+
+    def __post_init__(self) -> None:
+        seconds("timeout", self.timeout_s, 0.001)
+        whole("tolerated_failures", self.tolerated, 0)
 
 
 class StreamingQuery:

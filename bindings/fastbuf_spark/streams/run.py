@@ -143,7 +143,8 @@ class StreamRun:
             if stage.source is not None
         }
         self._operators = {stage.name: operator_of(stage) for stage in spec.stages if stage.operator is not None}
-        self._has_read = False  # more than what the checkpoint had that it began from
+        self._begun_at = _places(self._restored)
+        self._has_read = False  # more than that, in a checkpoint that is complete
         self._draining = False
         self._final_asked = self._final_done = False
         self._outcome: Outcome | None = None
@@ -426,7 +427,7 @@ class StreamRun:
             names = ", ".join(shares.source.name for shares in self._splits.values())
             self._fail(f"the state that the source {names} gives with its splits is no JSON value: {error}", True)
             return
-        self._has_read = _places(metadata) != _places(self._restored)
+        self._has_read = self._has_read or _places(metadata) != self._begun_at
         for shares in self._splits.values():
             shares.end(name for task in shares.tasks for name in acks[task]["state"].get("ended", ()))
         self._note_times(ack["state"].get("times", {}) for ack in acks.values())
