@@ -82,16 +82,16 @@ def fitted(stages: tuple[StreamStage, ...], restored: Mapping[str, Any]) -> tupl
 
 def _check_operators(stages: Mapping[str, StreamStage], operators: Mapping[str, Any]) -> None:
     """State of an operator that the stream does not have any more is never dropped in silence."""
-    kept = {name: operator.get("of") for name, operator in operators.items() if operator["pieces"]}
-    lost = [name for name in kept if name not in stages]
+    descriptions = {name: operator.get("of") for name, operator in operators.items() if operator["pieces"]}
+    lost = [name for name in descriptions if name not in stages]
     if lost:
         raise ConfigError(
             f"the checkpoints have state of {lost}, and the stream's stages with state are {sorted(stages)}: give "
             "them their old names (name= of the verb), or begin with another directory"
         )
-    for name, before in kept.items():
+    for name, before in descriptions.items():
         now = operator_of(stages[name])
-        if before is None or before == now:  # None: of a version that kept none
+        if before is None or before == now:  # None: of a version that wrote none
             continue
         other = [each for each in {**before, **now} if before.get(each) != now.get(each)]
         changes = [f"{each}: {before.get(each)}, now {now.get(each)}" for each in other]
@@ -103,13 +103,13 @@ def _check_operators(stages: Mapping[str, StreamStage], operators: Mapping[str, 
 
 def _names_of_sources(now: Mapping[str, dict[str, str]], before: Mapping[str, Any]) -> dict[str, str]:
     """The checkpoint's name for each source's stage: that of the same source, wherever it stands now."""
-    left = {name: kept["of"] for name, kept in before.items() if "of" in kept}
-    if len(left) < len(before):  # of a version that kept only their places
+    left = {name: entry["of"] for name, entry in before.items() if "of" in entry}
+    if len(left) < len(before):  # of a version that wrote only their places
         return {}
     names: dict[str, str] = {}
     for same in (("kind", "name"), ("kind",)):  # a path or a rate may be another one
         for stage, source in now.items():
-            fits = [name for name, kept in left.items() if all(kept[each] == source[each] for each in same)]
+            fits = [name for name, entry in left.items() if all(entry[each] == source[each] for each in same)]
             if fits and stage not in names:
                 names[stage] = stage if stage in fits else fits[0]
                 del left[names[stage]]

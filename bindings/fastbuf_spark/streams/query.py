@@ -310,7 +310,7 @@ class StreamingQuery:
             with contextlib.suppress(CheckpointError):
                 checkpoints.append(store.read(number))
         for output in spec.outputs:
-            rows = [each for kept in checkpoints for _, some in rows_of(output, kept) for each in some]
+            rows = [each for checkpoint in checkpoints for _, some in rows_of(output, checkpoint) for each in some]
             output.sink.restore(output.context(spec, 0), rows)
         return spec, restored
 
