@@ -123,8 +123,10 @@ def in_batches(state: str, ttl: str | None = None, key: str = "k") -> Callable[[
     )
 
 
-def processed(key: str) -> Callable[[Any], Any]:
-    return lambda rows: rows.group_by(key, partitions=1).transform_with_state(Count(), "n long", arrow=True, name="n")
+def processed(key: str, clock: str = "processing_time") -> Callable[[Any], Any]:
+    return lambda rows: rows.group_by(key, partitions=1).transform_with_state(
+        Count(), "n long", arrow=True, name="n", time_mode=clock
+    )
 
 
 class Others(Timed):
@@ -176,7 +178,13 @@ SUM, MAX = [("v", "sum")], [("v", "max")]
             joined("1 hour"),
             {"size=3600000000.*size=7200000000": joined("2 hours"), "w2 int64.*now.*w3 int64": joined("1 hour", "w3")},
         ),
-        (processed("k"), {r"keys: \['k int64'\], now \['j int64'\]": processed("j")}),
+        (
+            processed("k"),
+            {
+                r"keys: \['k int64'\], now \['j int64'\]": processed("j"),
+                "time_mode: processing_time, now None": processed("k", "none"),
+            },
+        ),
     ],
     ids=["windows", "running", "batches", "join", "processor"],
 )

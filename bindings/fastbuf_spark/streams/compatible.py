@@ -91,10 +91,11 @@ def _check_operators(stages: Mapping[str, StreamStage], operators: Mapping[str, 
         )
     for name, before in descriptions.items():
         now = operator_of(stages[name])
-        if before is None or before == now:  # None: of a version that wrote none
+        changes = [  # a version of before wrote none
+            f"{each}: {was}, now {now.get(each)}" for each, was in (before or {}).items() if was != now.get(each)
+        ]
+        if not changes:
             continue
-        other = [each for each in {**before, **now} if before.get(each) != now.get(each)]
-        changes = [f"{each}: {before.get(each)}, now {now.get(each)}" for each in other]
         raise ConfigError(
             f"the state of {name!r} in the checkpoints would be taken for something else ({'; '.join(changes)}): leave "
             "these as they were, or begin with another directory"

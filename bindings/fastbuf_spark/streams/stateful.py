@@ -321,7 +321,9 @@ class StatefulSpec:
 
     def described(self) -> dict[str, Any]:
         """What its state is of; of variables, state files say it themselves, as ``init`` may be another in a worker."""
-        return {"verb": "transform_with_state", "keys": words_of(self.input_schema.field(key) for key in self.keys)}
+        keys = words_of(self.input_schema.field(key) for key in self.keys)
+        timers = {} if self.time_mode == "none" else {"time_mode": self.time_mode}  # they may be added
+        return {"verb": "transform_with_state", "keys": keys, **timers}
 
 
 class StatefulOperator:
