@@ -208,6 +208,49 @@ def test_state_that_would_be_misread_is_refused(
     assert sink.table().num_rows
 
 
+class Hours(Lists):
+    """Times that are keys, too: of the last rows, one alone."""
+
+    def read(self, split: str, offset: Any) -> Any:
+        for rows, at in super().read(split, offset):
+            hours = [0 if value >= 100 else value % 8 for value in rows.column("v").to_pylist()]
+            times = pa.array([hour * 3_600_000_000 for hour in hours], pa.int64()).view(pa.timestamp("us", "UTC"))
+            yield pa.RecordBatch.from_arrays([times, times], names=["hour", "at"]), at
+
+
+@pytest.mark.parametrize("verb", ["windows", "running", "processor"])
+def test_another_time_zone_of_the_session(spark: Any, tmp_path: Path, verb: str) -> None:
+    """A zone says how a time is shown: keys and state are the same moments."""
+
+    def start(source: Hours, sink: Any) -> Any:
+        rows = fbs.stream(spark, source, "hour timestamp, at timestamp", tasks=1)
+        if verb == "windows":
+            groups = rows.with_watermark("at", "1 day").group_by("hour", partitions=1).window("1 day")
+            stream = groups.agg_arrow([("at", "max"), ([], "count_all")], name="n")
+        elif verb == "running":
+            groups = rows.group_by("hour", partitions=1).global_window()
+            stream = groups.agg_arrow([("at", "max"), ([], "count_all")], name="n")
+        else:
+            stream = rows.group_by("hour", partitions=1).transform_with_state(Count(), "n long", arrow=True, name="n")
+        return stream.write_stream(sink, tmp_path / "chk", every=0.1)
+
+    sink = fbs.to_parquet(tmp_path / "out")
+    query = start(Hours(1, 300, 0.05, step=5), sink)
+    until(lambda: query.progress()["stages"][1]["rows_in"] >= 40 and seen(query) >= 2)
+    query.stop()
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        query = start(Hours(1, 300), sink)
+        assert query.await_termination(60)
+        assert fbs.read_state(str(tmp_path / "chk"), "n").num_rows == (0 if verb == "windows" else 8)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    files = [str(path) for path in (tmp_path / "out").glob("*.parquet")]
+    results = ds.dataset(files).to_table()
+    name = "n" if verb == "processor" else results.schema.names[-1]
+    assert max(results[name].to_pylist()) == 213  # of the first hour: 13 of the first rows, and all of the others
+
+
 def test_what_cannot_be_pickled_is_refused_at_once(spark: Any, tmp_path: Path) -> None:
     lock = threading.Lock()
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.checkpoint.store import CheckpointError, read_metadata, read_piece
 from fastbuf.errors import ConfigError
-from fastbuf.event_time.arrow_rows import words_of
+from fastbuf.event_time.arrow_rows import in_zones_of, words_of
 from fastbuf_spark.driver.files import shared_folder
 from fastbuf_spark.streams.state_values import from_arrow, key_part, keys_of, to_arrow
 
@@ -271,4 +271,5 @@ def _state_of(folder: Path, metadata: Path, name: str, variable: str | None) -> 
         if tables or variable:
             raise ConfigError(f"operator {name!r} has no entry of {variable!r}: there are {sorted(tables)}")
         return pa.table({})
-    return pa.concat_tables(tables[variable])
+    first, *rest = tables[variable]  # groups that did not change since may be of a session in another time zone
+    return pa.concat_tables([first, *(in_zones_of(first.schema, table) for table in rest)])
