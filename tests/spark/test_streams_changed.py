@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from test_streams_functions import LONGS, Lists
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError
 from fastbuf_spark.streams import query as queries
+from fastbuf_spark.streams import run as runs
 from fastbuf_spark.streams.query import StreamFailed
 
 KEYED = "at timestamp, k long, j long, v long, w long"
@@ -309,16 +311,21 @@ def test_rows_that_wait_for_a_sink_are_not_left_to_another(spark: Any, tmp_path:
     assert sorted(behind) == list(range(300 - len(behind), 300))
 
 
-def test_a_query_that_waits_for_slots_says_so(spark: Any, tmp_path: Path) -> None:
-    """It is starting, and runs when others have let go of theirs."""
+def test_a_query_that_waits_for_slots_says_so(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is starting, however long that takes, and runs when others have let go of theirs."""
+    monkeypatch.setattr(runs, "JOIN_S", 0.2)
     first = fbs.stream(spark, Lists(1, 10**6, 0.05), LONGS, tasks=1).shuffle("v", partitions=2)
     holds = first.write_stream(fbs.to_memory(), tmp_path / "first", every=0.2)
     until(lambda: seen(holds) >= 1)
     sink = fbs.to_memory()
     waits = fbs.stream(spark, Lists(1, 100), LONGS, tasks=1).rebalance(1).write_stream(sink, tmp_path / "second")
     until(lambda: "waits for 2 of 2 tasks" in waits.status["message"])
+    began = time.monotonic()
+    until(lambda: time.monotonic() - began > 1)
     assert waits.status["state"] == "starting"
+    monkeypatch.undo()
     assert holds.status["state"] == "running"
     holds.stop()
     assert waits.await_termination(60)
+    assert waits.status["restarts"] == 0
     assert sorted(sink.table()["v"].to_pylist()) == list(range(100))

@@ -41,7 +41,7 @@ log = logging.getLogger("fastbuf_spark")
 
 CAUSE_S = 1.0  #: so long is waited for what Spark says of a task that vanishes; its own words would have come before
 GRACE_S = 0.2  #: and so long once Spark has ended the tasks: what they said is about to come
-JOIN_S = 120.0  #: tasks join within this time after Spark has started the job
+JOIN_S = 120.0  #: tasks join within this time after the first: Spark starts all at once, as soon as there are slots
 END_S = 60.0  #: how long the job of an ended run may take to go
 
 
@@ -148,6 +148,7 @@ class StreamRun:
         self._draining = False
         self._final_asked = self._final_done = False
         self._outcome: Outcome | None = None
+        self._first_join = math.inf
         self._given_up_at = math.inf  # a task or the job was lost, and a cause is waited for until then
         self._suspicion = ""
         self._job_ended = threading.Event()
@@ -170,7 +171,6 @@ class StreamRun:
         """Run until it is over; Spark's job is gone when this returns."""
         self._server.register_stream(self.spec.exchange, self.spec.secret, self)
         threads = [self._start(self._job, "fastbuf-stream-job")]
-        began = time.monotonic()
         try:
             for number in self._splits:
                 threads.append(self._start(partial(self._discover, number), "fastbuf-stream-discovery"))
@@ -185,7 +185,7 @@ class StreamRun:
                 now = time.monotonic()
                 if self.running:
                     self._do(self.coordinator.tick(now, _wall_ms()))
-                elif now - began > JOIN_S and (missing := self._missing()):
+                elif now - self._first_join > JOIN_S and (missing := self._missing()):
                     self._fail(f"{len(missing)} of {len(self.tasks)} tasks did not start within {JOIN_S:g} s", False)
                 if now >= self._given_up_at:
                     self._fail(self._suspicion, False)
@@ -324,6 +324,7 @@ class StreamRun:
             self._send(connection, protocol.Abort(f"task {join.task} of run {join.generation} is not wanted here"))
             return
         view.connection, view.join = connection, join
+        self._first_join = min(self._first_join, now)
         if all(each.join is not None for each in self.tasks):
             self._begin()
 
