@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from pathlib import Path
 from typing import Any
 
 import numbered
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from numbered import check
 from test_streams_ends import seen, until
 from test_streams_functions import LONGS, Lists, batch
 
 import fastbuf_spark as fbs
+from fastbuf_spark.streams.commits import MOST_DUE
 
 
 class Still(Lists):
@@ -143,3 +147,33 @@ def test_too_many_checkpoints_fail(spark: Any, tmp_path: Path, monkeypatch: pyte
     query = numbered.numbered(spark, 3000, 0).write_stream(exact, tmp_path / "chk2", every=0.1)
     assert query.await_termination(60)
     check(exact.table(), 3000)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_sink_that_commits_more_slowly_than_checkpoints_come(spark: Any, tmp_path: Path, shuffled: bool) -> None:
+    """Rows do not wait in ever more files: they are not read."""
+    (tmp_path / "out").mkdir()
+
+    def take(table: pa.Table, number: int) -> None:
+        time.sleep(0.4)
+        pq.write_table(table, tmp_path / "out" / f"{number}.parquet")
+
+    stream = fbs.stream(spark, Lists(1, 2000, 0.01), LONGS, tasks=1)
+    stream = stream.rebalance(1) if shuffled else stream
+    query = stream.write_stream(fbs.to_function(take), tmp_path / "chk", every=0.03)
+    waiting, states = [0], set()
+
+    def look() -> bool:
+        for path in sorted((tmp_path / "chk" / "checkpoints").glob("*.json"))[-1:]:
+            with contextlib.suppress(OSError):  # it has been removed
+                rows = json.loads(path.read_text().partition("\n")[2])["rows"].get("results", [])
+                waiting.append(sum(bool(committables) for _, committables in rows))
+        states.update(task["state"] for task in query.progress()["stages"][-1]["subtasks"])
+        return not query.is_active
+
+    until(look)
+    assert query.await_termination(0)
+    assert 2 <= max(waiting) <= MOST_DUE + 2  # those that are due, the one that was complete just now, and its own
+    assert "commit" in states
+    table = pa.concat_tables([pq.read_table(path) for path in (tmp_path / "out").iterdir()])
+    assert sorted(table["v"].to_pylist()) == list(range(2000))

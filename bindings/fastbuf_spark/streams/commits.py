@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fastbuf_spark.worker.control import Control
 
 TRIES = 6
+MOST_DUE = 3  #: complete checkpoints with rows that are not committed; at more of them no rows are read
 FIRST_WAIT_S = 0.1  #: doubled after each failure
 
 
@@ -121,6 +122,11 @@ class Commits:
         reach("after commit", checkpoint)
         self._control.send(Committed(checkpoint))
         return True
+
+    def is_behind(self) -> bool:
+        """Whether the sink takes longer for its commits than from one checkpoint to the next."""
+        with self._changed:
+            return sum(bool(self._waiting[number]) for number in self._due) >= MOST_DUE
 
     def check(self) -> None:
         """Raises what has failed."""

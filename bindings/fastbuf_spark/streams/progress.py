@@ -120,6 +120,8 @@ def _doing(view: TaskView, before: str) -> str:
         return f"{before}is held back by the stage behind it: that gives no credit"
     if state in OUTPUT_WAITS:
         return f"{before}is held back: it waits for {'memory' if state == 'segment' else 'the network'}"
+    if state == "commit":
+        return f"{before}waits for its sink, which takes longer to commit than from one checkpoint to the next"
     if state == "user":
         return f"{before}is busy in its functions"
     return ""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 RESULTS, LATE = "results", "late"  #: names of outputs
 IDLE_S = 0.02  #: a task without rows looks at its control connection this often
 TICK_S = 0.1  #: an operator is asked this often what is due by the clock
+MOST_READ = 64 << 20  #: bytes that a source reads on while its sink is behind, for the next checkpoint
 START_S = 120.0  #: tasks of a run join within this time, or the run is given up
 
 
@@ -112,6 +113,7 @@ class StreamTask:
         self._ticked = self._drained = 0.0
         self._time_is_due = False
         self._rows = {"in": 0, "out": 0}
+        self._read_bytes = 0  # of a source, since the last barrier
         self._figures: dict[str, Any] = {}  # of the operator; another thread sends them
         self._waits: dict[str, float] = {}
 
@@ -255,6 +257,9 @@ class StreamTask:
                     return self._end_source()
                 self._control.wait(IDLE_S)
                 continue
+            if self._read_bytes >= MOST_READ and self._is_behind():
+                self._control.wait(IDLE_S)
+                continue
             if (paused := self._time.paused()) != self._paused:
                 self._paused = paused
                 self._reader.pause(paused)
@@ -267,6 +272,7 @@ class StreamTask:
                 continue
             if polled.batch is not None and polled.batch.num_rows:
                 self._rows["in"] += polled.batch.num_rows
+                self._read_bytes += polled.batch.nbytes
                 self._time.rows(polled.split, polled.batch)
                 yield polled.batch
             self._offsets[polled.split] = polled.offset
@@ -286,6 +292,9 @@ class StreamTask:
             self._hear()
             if self._is_due():
                 return
+            if self._is_behind():
+                self._control.wait(IDLE_S)
+                continue
             item = self._gate.poll(IDLE_S)
             if isinstance(item, Event):
                 yield from self._event(item)
@@ -312,12 +321,16 @@ class StreamTask:
     def _is_due(self) -> bool:
         """Whether the functions' input ends here."""
         return (
-            self._barrier is not None
-            or bool(self._cancelled)
-            or self._finished
-            or self._time_is_due
-            or self._ends_data()
+            self._is_at_barrier() or bool(self._cancelled) or self._finished or self._time_is_due or self._ends_data()
         )
+
+    def _is_behind(self) -> bool:
+        """Whether a sink cannot follow: rows would wait for it in ever more files."""
+        return any(commits.is_behind() for commits in self._commits.values())
+
+    def _is_at_barrier(self) -> bool:
+        """A source's barrier waits for its sink, and so do rows up to ``MOST_READ``; a gate's lies behind its rows."""
+        return self._barrier is not None and (self._reader is None or not self._is_behind())
 
     def _ends_data(self) -> bool:
         return self._data_ended and not self._end_told
@@ -390,7 +403,7 @@ class StreamTask:
                 self._writer.emit_event(EndOfData())
                 self._writer.flush()
             self._control.send(messages.DataEnd())
-        if self._barrier is not None:
+        if self._barrier is not None and self._is_at_barrier():
             self._checkpoint(self._barrier)
 
     def _checkpoint(self, barrier: Barrier) -> None:
@@ -417,7 +430,7 @@ class StreamTask:
         self._snapshots.take(number, state, figures, began)
         for channel in self._step.unblock:
             self._gate.unblock(channel)
-        self._barrier, self._step = None, Step()
+        self._barrier, self._step, self._read_bytes = None, Step(), 0
 
     # ---- what the driver says
 
@@ -476,7 +489,7 @@ class StreamTask:
             state = doing["state"] if doing["state"] in ("credit", "link", "segment") else state
             stats.update(self._writer.gauges(), writer=doing["seconds"])
             stats["bytes_out"] = self._writer.stats()["bytes"]
-        stats["state"] = state
+        stats["state"] = "commit" if self._is_behind() else state
         if self._operator is not None:
             stats.update(self._figures)
         self._control.tell(messages.TaskFigures(bounded(plain(stats), MOST_BYTES)))
