@@ -19,15 +19,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from killings import of_role, workers
-from nights import LONG, nightly
+from nights import nightly
 from numbered import check, nothing_waits, numbered
 from real_parts import Postgres
 from test_streams_ends import until
 
 import fastbuf_spark as fbs
 
-KILLS = int(os.environ.get("FASTBUF_KILLS", 100 if LONG else 3))  #: for each sink
-ROWS, RATE = (20_000, 2000.0) if LONG else (6000, 2000.0)
+KILLS = int(os.environ.get("FASTBUF_KILLS", "100"))  #: for each sink
+ROWS, RATE = 20_000, 2000.0
 CONF = fbs.ShuffleConf(memory_bytes=1 << 20, segment_size=4 << 10)
 
 Table = Callable[[], pa.Table]
@@ -85,8 +85,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[Postgres | None]:
     return request.getfixturevalue("postgres") if "postgres" in request.node.callspec.id else None
 
 
-@nightly(sink=["delta", "postgres"])
-@pytest.mark.timeout(3600 if LONG else 300)
+@nightly
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("sink", SINKS)
 def test_kills_at_random(cluster: Any, server: Postgres | None, tmp_path: Path, sink: str) -> None:
     dice = random.Random(f"{sink} {KILLS}")

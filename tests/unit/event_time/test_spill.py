@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from nights import LONG
+from nights import LONG, nightly
 
 from fastbuf.errors import ConfigError, ResourceError
 from fastbuf.event_time import runs, spill
@@ -80,6 +80,7 @@ def peak_mib(assigner: str, memory: int | None, batches: int, keys: int) -> tupl
     return tuple(map(int, done.stdout.split()))
 
 
+@nightly(assigner=["Tumbling(10)", "Sliding(20, 10)"])
 @pytest.mark.parametrize("assigner", ["Tumbling(10)", "Tumbling(100)", "Sliding(20, 10)"])
 def test_memory_is_bounded_whatever_the_number_of_windows(assigner: str) -> None:
     """Also where all rows are in one window."""
