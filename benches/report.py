@@ -49,7 +49,7 @@ def ways_table(bench: dict[str, Any]) -> Table:
         if rows:
             cells.append(f"{rows / figures['median_s'] / 1e6:.2f}")
         if rows and cpu:
-            cells.append(f"{rows / cpu[way] / 1e6:.2f}")
+            cells.append(f"{rows / cpu[way] / 1e6:.2f}" if way in cpu else "")
         cells += [f"{figures['ratio'][base]:.2f}" for base in baselines]
         if faster:
             cells.append(f"{1 / figures['ratio'][faster]:.2f} x")

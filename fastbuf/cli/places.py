@@ -55,7 +55,7 @@ class Place:
 
     def files(self) -> tuple[Any, str]:
         """Its file system, and the path in it."""
-        from fastbuf_spark.driver.files import file_system
+        from fastbuf_spark.driver.file_systems import file_system
 
         system, [path] = file_system(self.where, None)
         return system, path

@@ -13,7 +13,7 @@ from fastbuf.event_time.aggregates import COUNT
 from fastbuf.event_time.arrow_rows import Hashes, int64s, key_numbers
 from fastbuf.event_time.results import Results
 from fastbuf.event_time.rules import Rules
-from fastbuf.event_time.runs import LABEL, Grouped, Run, Runs
+from fastbuf.event_time.runs import LABEL, Run, Runs, TableOfGroups
 from fastbuf.event_time.sliding import Stacks
 from fastbuf.event_time.spill import Spill
 from fastbuf.event_time.watermarks import MAX, MIN
@@ -414,7 +414,7 @@ class AlignedWindows:
         """Tables of rows, and of state, as they are now."""
         return list(self._pending), list(self._runs.runs)
 
-    def thawed(self, pending: list[pa.Table], state: list[Run]) -> Iterator[Grouped]:
+    def thawed(self, pending: list[pa.Table], state: list[Run]) -> Iterator[TableOfGroups]:
         """Tables of state of what :meth:`freeze` gave, and their groups; from any thread, as :meth:`together`."""
         import pyarrow as pa
 

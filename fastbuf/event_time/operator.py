@@ -222,7 +222,7 @@ class WindowOperator:
         """The groups that have changed since :meth:`freeze`."""
         return [int(group) for group in np.flatnonzero(self._dirty)]
 
-    def described(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """What the state of a window is: JSON values; that of an operator with others is not to be restored here."""
         aggregates = [" ".join(pair) for pair in getattr(self._work, "pairs", ())]
         return {"aggregates": aggregates, "state": words_of(self._work.state)}

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastbuf.event_time.arrow_rows import int64s, sorted_by
-from fastbuf.event_time.spill import LABEL, GroupsOf, Labels, Mapped, Spill
+from fastbuf.event_time.spill import LABEL, GroupsOf, Labels, MappedFile, Spill
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Grouped = tuple[Any, NDArray[Any] | None]  #: a table, and the key group of each row if it is known
+TableOfGroups = tuple[Any, NDArray[Any] | None]  #: a table, and the key group of each row if it is known
 TIER = 8  #: tables of about one size that are merged into one
 PART_ROWS = 1 << 18  #: of a part of what does not fit into memory
 SMALL_ROWS = 1 << 12  #: of pieces, on average, that are worth a copy
@@ -31,12 +31,12 @@ class Run:
     ----------
     groups
         Of a table in a file, whose rows are by label and key group: the group of each.  None: it is in memory.
-    mapped
+    file
         That file.
     """
 
     groups: pa.ChunkedArray | None = None
-    mapped: Mapped | None = None
+    file: MappedFile | None = None
 
     def __init__(self, table: pa.Table, labels: Labels | None = None, offsets: Labels | None = None) -> None:
         if labels is not None and offsets is not None:
@@ -64,7 +64,7 @@ class Run:
         run = Run(table, self.labels[others], np.append(0, np.cumsum(np.diff(self.offsets)[others])))
         if self.groups is not None:
             run.groups = pa.chunked_array([*self.groups.slice(0, first).chunks, *self.groups.slice(end).chunks])
-            run.mapped = self.mapped
+            run.file = self.file
         # A slice keeps all memory: copy it, once half is gone; of several pieces whole ones go
         elif 2 * table.num_rows <= self.table.num_rows and table.column(LABEL).num_chunks < 3:
             run.table = table.take(np.arange(table.num_rows))
@@ -145,7 +145,7 @@ class Runs:
         some.runs = self.runs[first:end]
         table, labels, offsets, groups, mapped = self._spill.write(some._merged_parts())
         run = Run(table, labels, offsets)
-        run.groups, run.mapped = groups, mapped
+        run.groups, run.file = groups, mapped
         self.runs[first:end] = [run]
 
     def _merged_parts(self) -> Iterator[pa.Table]:
@@ -217,9 +217,9 @@ class Runs:
         """How many labels there are from `low` on and below `high`, in the table that has most of them."""
         return max((int(np.diff(np.searchsorted(run.labels, (low, high)))[0]) for run in self.runs), default=0)
 
-    def drop(self, low: int, high: int) -> list[Grouped]:
+    def drop(self, low: int, high: int) -> list[TableOfGroups]:
         """Take these rows out."""
-        dropped: list[Grouped] = []
+        dropped: list[TableOfGroups] = []
         runs = []
         for run in self.runs:
             first, end = run.between(low, high)
@@ -259,10 +259,10 @@ class Runs:
 
     def file_bytes(self) -> int:
         """Bytes of the files."""
-        return sum(len(run.mapped) for run in self.runs if run.mapped is not None)
+        return sum(len(run.file) for run in self.runs if run.file is not None)
 
     def release(self) -> None:
         """Give back the memory of what was read of files."""
         for run in self.runs:
-            if run.mapped is not None:
-                run.mapped.release()
+            if run.file is not None:
+                run.file.release()

@@ -12,7 +12,7 @@ from fastbuf.event_time.aggregates import COUNT
 from fastbuf.event_time.arrow_rows import Hashes, int64s, key_numbers, key_values
 from fastbuf.event_time.results import Results
 from fastbuf.event_time.rules import Rules
-from fastbuf.event_time.runs import LABEL, TIER, Grouped
+from fastbuf.event_time.runs import LABEL, TIER, TableOfGroups
 from fastbuf.event_time.watermarks import MAX, MIN
 from fastbuf.event_time.windows import Session, sessions
 
@@ -297,7 +297,7 @@ class SessionWindows:
         self.flush()
         return list(self._shells), list(self._state)
 
-    def thawed(self, shells: list[pa.Table], state: list[pa.Table]) -> Iterator[Grouped]:
+    def thawed(self, shells: list[pa.Table], state: list[pa.Table]) -> Iterator[TableOfGroups]:
         """Tables of state of what :meth:`freeze` gave; from any thread, as :meth:`together`."""
         import pyarrow as pa
 

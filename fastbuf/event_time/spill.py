@@ -24,7 +24,7 @@ GROUP = "g"  #: in a file, the column of the key group
 SETTING = "the directory for spilled state"
 
 
-class Mapped:
+class MappedFile:
     """A file that is mapped to be read; what was read of it costs memory until it is given back."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -62,7 +62,7 @@ class Spill:
         self._directory = directory
         self.groups_of, self.groups = groups_of, groups
 
-    def write(self, tables: Iterable[pa.Table]) -> tuple[pa.Table, Labels, Labels, pa.ChunkedArray, Mapped]:
+    def write(self, tables: Iterable[pa.Table]) -> tuple[pa.Table, Labels, Labels, pa.ChunkedArray, MappedFile]:
         """One table of several, whose labels rise from table to table, or their key groups within one label.
 
         Returns
@@ -93,7 +93,7 @@ class Spill:
                 assert writer is not None
                 writer.close()
                 file.flush()
-                mapped = Mapped(file)
+                mapped = MappedFile(file)
         except OSError as error:
             raise ResourceError(
                 f"state of windows beyond {self.limit} bytes cannot be written to {directory}: {error}; name a "

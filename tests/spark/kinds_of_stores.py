@@ -15,7 +15,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -26,7 +26,7 @@ import pytest
 from pyarrow import fs
 from real_parts import free_port, need
 
-from fastbuf_spark.driver.files import file_system
+from fastbuf_spark.driver.file_systems import file_system
 
 KINDS = ["s3", "gcs", "azure", "hdfs"]
 ACCOUNT, KEY = "devstoreaccount1", "czNjcjN0" * 8  # s3cr3t
@@ -68,18 +68,16 @@ def served(kind: str) -> Iterator[Place]:
     else:
         with {"s3": _s3, "gcs": _gcs, "azure": _azure, "hdfs": _hdfs}[kind]() as place:
             if kind != "s3":
-                _wait_for(place)
+                _in_time(lambda: _begin(place))
             yield place
 
 
-def _wait_for(place: Place) -> None:
-    """Make the bucket, as soon as the server answers, and a file, as soon as it takes some."""
+def _in_time(call: Callable[[], object]) -> None:
+    """Call it until it works: a server takes a while to begin."""
     deadline = time.monotonic() + START_S
     while True:
         try:
-            place.system.create_dir(place.path)
-            with place.system.open_output_stream(f"{place.path}/first") as stream:
-                stream.write(b"abc")
+            call()
             return
         except (OSError, RuntimeError):  # the latter: of hdfs-native
             if time.monotonic() > deadline:
@@ -87,16 +85,11 @@ def _wait_for(place: Place) -> None:
             time.sleep(0.05)  # between two looks
 
 
-def _wait_until_it_listens(port: int) -> None:
-    deadline = time.monotonic() + START_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            return
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)  # between two looks
+def _begin(place: Place) -> None:
+    """Make the bucket, and a file in it."""
+    place.system.create_dir(place.path)
+    with place.system.open_output_stream(f"{place.path}/first") as stream:
+        stream.write(b"abc")
 
 
 @contextmanager
@@ -188,7 +181,7 @@ def _hdfs() -> Iterator[Place]:
         node, data = (f"org.apache.hadoop.hdfs.server.{name}" for name in ("namenode.NameNode", "datanode.DataNode"))
         subprocess.run([*java, node, "-format", "-nonInteractive"], capture_output=True, check=True, timeout=120)
         with _running([*java, node]), _running([*java, data]):
-            _wait_until_it_listens(ports[0])
+            _in_time(lambda: socket.create_connection(("127.0.0.1", ports[0])).close())
             system, [path] = file_system(f"{uri}/tests", None)
             yield Place("hdfs", system, path, f"{uri}/tests")
 

@@ -16,7 +16,8 @@ from nights import nightly
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, ResourceError
 from fastbuf_spark.driver import commit
-from fastbuf_spark.driver.files import file_system, list_files
+from fastbuf_spark.driver.file_systems import file_system
+from fastbuf_spark.driver.files import list_files
 from fastbuf_spark.streams.files import files_source
 from fastbuf_spark.worker import stores
 

@@ -21,7 +21,7 @@ from object_store import Proxy, served, served_apart, store, store_at
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, ResourceError
 from fastbuf_spark.driver import commit
-from fastbuf_spark.driver.files import file_system
+from fastbuf_spark.driver.file_systems import file_system
 from fastbuf_spark.driver.uploads import _client
 from fastbuf_spark.worker.stores import UPLOAD_BYTES
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import ConfigError, ResourceError, SchemaError
 from fastbuf_spark.driver.checks import check_mode
 from fastbuf_spark.driver.commit import MODES, Commit
-from fastbuf_spark.driver.files import file_system
+from fastbuf_spark.driver.file_systems import file_system
 from fastbuf_spark.driver.jobs import cancelled_with
 from fastbuf_spark.driver.reader_options import is_true
 from fastbuf_spark.driver.writer_options import writing
@@ -17,7 +17,7 @@ from fastbuf_spark.formats.base import BATCH_ROWS, Format
 from fastbuf_spark.formats.ipc import Ipc
 from fastbuf_spark.formats.parquet import Parquet
 from fastbuf_spark.schema import session_zone, struct_type, types_in
-from fastbuf_spark.worker.stores import is_store, said
+from fastbuf_spark.worker.stores import client_words, is_store
 from fastbuf_spark.worker.writing import REPORT, Limits, Write, refusals
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _write(
             commit = Commit(system, paths[0], mode)
     except FileNotFoundError as error:
         bucket = "its bucket is not there: " if is_store(system) else ""
-        raise ResourceError(f"cannot write to {paths[0]}: {bucket}{said(error)}") from error
+        raise ResourceError(f"cannot write to {paths[0]}: {bucket}{client_words(error)}") from error
     try:
         write = Write(
             system,

@@ -12,8 +12,9 @@ from urllib.parse import unquote
 
 from fastbuf.errors import ConfigError, ResourceError, SchemaError
 from fastbuf_spark.driver import skipping, sources
+from fastbuf_spark.driver.file_systems import file_system
 from fastbuf_spark.driver.file_types import nullable, refused
-from fastbuf_spark.driver.files import File, file_system
+from fastbuf_spark.driver.files import File
 from fastbuf_spark.driver.reader_options import read_options
 from fastbuf_spark.driver.store_options import store_of
 from fastbuf_spark.expressions import Skipping

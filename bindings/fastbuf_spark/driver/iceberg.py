@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, FastbufError, ResourceError, SchemaError
 from fastbuf_spark.driver import skipping, sources
+from fastbuf_spark.driver.file_systems import file_system
 from fastbuf_spark.driver.file_types import nullable, of_arrow, refused
-from fastbuf_spark.driver.files import File, file_system
+from fastbuf_spark.driver.files import File
 from fastbuf_spark.driver.reader_options import read_options
 from fastbuf_spark.expressions import Skipping
 from fastbuf_spark.formats.parquet import Parquet

@@ -67,9 +67,9 @@ def azure_of(uri: str, options: Mapping[str, str]) -> tuple[Any, str] | None:
         return None
     given = _of_azure(options)
     text = given.get("connection_string", "")
-    said = dict(part.partition("=")[::2] for part in text.split(";"))
+    parts = dict(part.partition("=")[::2] for part in text.split(";"))
     for name, of in _SAID.items():
-        given.setdefault(name, said.get(of, ""))
+        given.setdefault(name, parts.get(of, ""))
     account, _, domain = host.partition(".")
     account = account or given["account_name"]
     if not account or given["account_name"] not in ("", account):
@@ -78,7 +78,7 @@ def azure_of(uri: str, options: Mapping[str, str]) -> tuple[Any, str] | None:
     for argument, names in _AZURE.items():
         if values := [given[name] for name in names if given.get(name)]:
             arguments[argument] = values[0]
-    endpoint = given.get("endpoint") or said.get("BlobEndpoint", "")
+    endpoint = given.get("endpoint") or parts.get("BlobEndpoint", "")
     if endpoint:
         scheme, _, authority = endpoint.rpartition("://")
         authority = authority.partition("/")[0].removeprefix(account)

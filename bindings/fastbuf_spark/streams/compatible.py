@@ -24,8 +24,8 @@ log = logging.getLogger("fastbuf_spark")
 
 def operator_of(stage: StreamStage) -> dict[str, Any]:
     """What the state of a stage is of, as a checkpoint keeps it."""
-    described: dict[str, Any] = stage.operator.described()  # type: ignore[union-attr]
-    return described
+    description: dict[str, Any] = stage.operator.description()  # type: ignore[union-attr]
+    return description
 
 
 def source_of(source: StreamSource) -> dict[str, str]:
@@ -66,7 +66,7 @@ def check_sinks(outputs: Iterable[Output], restored: Mapping[str, Any]) -> None:
             )
 
 
-def fitted(stages: tuple[StreamStage, ...], restored: Mapping[str, Any]) -> tuple[StreamStage, ...]:
+def fit(stages: tuple[StreamStage, ...], restored: Mapping[str, Any]) -> tuple[StreamStage, ...]:
     """The stages, those of sources by the names that the checkpoint has for them.
 
     Raises

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, ResourceError
 from fastbuf_spark.driver import files as listing
+from fastbuf_spark.driver.file_systems import file_system
 from fastbuf_spark.driver.file_types import nullable
 from fastbuf_spark.driver.reader_options import read_options
 from fastbuf_spark.driver.sources import Asked, listed_source
@@ -61,7 +62,7 @@ class FilesSource:
         except ConfigError:  # there is nothing yet
             files = []
         except ResourceError:
-            if not is_store(listing.file_system(self.path, None)[0]):  # where a directory is no more than its objects
+            if not is_store(file_system(self.path, None)[0]):  # where a directory is no more than its objects
                 raise
             files = []
         times = {file.path: file.changed for file in files}
@@ -78,7 +79,7 @@ class FilesSource:
 
     def fragment(self, path: str) -> Any:
         """One of the files."""
-        return self.format.fragment(path, same_system(listing.file_system(self.path, None)[0]))
+        return self.format.fragment(path, same_system(file_system(self.path, None)[0]))
 
     def _read(self, path: str, offset: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         piece = Piece(self.format, self.fragment(path), 0, 0)

@@ -68,7 +68,7 @@ class JoinSpec:
     def __call__(self) -> JoinedRows:
         return JoinedRows(self)
 
-    def described(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """What its state is of; bounds of intervals may change, which rows are kept from now on goes by them."""
         own = {
             f"side {number}": {"columns": words_of(side.schema), "keys": list(side.keys), "time": side.time}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.checkpoint.store import sync_directory
 from fastbuf.errors import ConfigError
-from fastbuf_spark.driver.files import shared_folder
+from fastbuf_spark.driver.file_systems import shared_folder
 from fastbuf_spark.driver.writer_options import codec
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.sink import CommitFailed, Committable, SinkContext, SinkWriter

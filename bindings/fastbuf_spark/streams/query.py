@@ -19,7 +19,7 @@ from fastbuf.checkpoint.store import CheckpointError, CheckpointStore
 from fastbuf.checks import seconds, whole
 from fastbuf.errors import ConfigError, FastbufError, StallTimeout
 from fastbuf_spark.driver.checks import slots_of
-from fastbuf_spark.driver.files import shared_folder
+from fastbuf_spark.driver.file_systems import shared_folder
 from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.pyspark_private import is_stopped
 from fastbuf_spark.streams import fail_points
@@ -130,7 +130,7 @@ class StreamingQuery:
         """``state``: starting, running, restarting, draining, stopped, finished or failed; and a ``message``."""
         state, message, run = self._state, self._message, self._run
         if state == "running" and run is not None and not run.running:
-            state, message = "starting", run.awaited()
+            state, message = "starting", run.what_it_awaits()
         return {"state": state, "message": message, "restarts": self._restarts}
 
     def exception(self) -> StreamFailed | None:

@@ -204,7 +204,7 @@ class StreamRun:
     def _missing(self) -> list[TaskView]:
         return [view for view in self.tasks if view.join is None]
 
-    def awaited(self) -> str:
+    def what_it_awaits(self) -> str:
         """What a run waits for that has not begun."""
         missing = self._missing()
         if not missing:

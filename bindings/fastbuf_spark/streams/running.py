@@ -64,7 +64,7 @@ class RunningSpec:
     def __call__(self) -> Running:
         return Running(self)
 
-    def described(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """What its state is of: see :mod:`fastbuf_spark.streams.compatible`."""
         keys = words_of(self.input_schema.field(key) for key in self.keys)
         return {"verb": "running agg_arrow", "keys": keys, "aggregates": [" ".join(pair) for pair in self.pairs]}
@@ -140,7 +140,7 @@ class BatchStateSpec:
     def __call__(self) -> BatchState:
         return BatchState(self)
 
-    def described(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """What its state is of."""
         keys = words_of(self.input_schema.field(key) for key in self.keys)
         return {"verb": "transform_batches_with_state", "keys": keys, "state": words_of(self.columns())}

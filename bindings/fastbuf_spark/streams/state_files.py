@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.checkpoint.store import CheckpointError, read_metadata, read_piece
 from fastbuf.errors import ConfigError
 from fastbuf.event_time.arrow_rows import in_zones_of, words_of
-from fastbuf_spark.driver.files import shared_folder
+from fastbuf_spark.driver.file_systems import shared_folder
 from fastbuf_spark.streams.state_values import from_arrow, key_part, keys_of, to_arrow
 
 if TYPE_CHECKING:

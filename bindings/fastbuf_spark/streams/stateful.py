@@ -319,7 +319,7 @@ class StatefulSpec:
     def __call__(self) -> StatefulOperator:
         return StatefulOperator(self)
 
-    def described(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """What its state is of; of variables, state files say it themselves, as ``init`` may be another in a worker."""
         keys = words_of(self.input_schema.field(key) for key in self.keys)
         timers = {} if self.time_mode == "none" else {"time_mode": self.time_mode}  # they may be added

@@ -12,12 +12,12 @@ from fastbuf.errors import ConfigError
 from fastbuf_spark.api.functions import pandas_rules
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import check_function, partition_count, slots_of
-from fastbuf_spark.driver.files import shared_folder
+from fastbuf_spark.driver.file_systems import shared_folder
 from fastbuf_spark.pyspark_private import pickled
 from fastbuf_spark.results import iterables
 from fastbuf_spark.schema import arrow_schema, large_types, not_carried, session_zone, struct_type
 from fastbuf_spark.shipping import AsItIs
-from fastbuf_spark.streams.compatible import check_sinks, fitted
+from fastbuf_spark.streams.compatible import check_sinks, fit
 from fastbuf_spark.streams.drafts import Draft, seconds_of
 from fastbuf_spark.streams.event_times import TimeSpec
 from fastbuf_spark.streams.query import CheckpointConf, StreamingQuery, check_slots
@@ -327,7 +327,7 @@ class Stream:
                     )
             if (restored := store.latest(verify=False)) is not None:
                 check_sinks(outputs, restored)
-                spec = dataclasses.replace(spec, stages=fitted(stages, restored))
+                spec = dataclasses.replace(spec, stages=fit(stages, restored))
             return StreamingQuery(
                 sc, server, spec, store, checkpoints, max(0.05, seconds_of("discover_every", discover_every))
             )

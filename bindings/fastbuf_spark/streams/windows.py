@@ -49,10 +49,10 @@ class WindowSpec:
     def __call__(self) -> WindowedRows:
         return WindowedRows(self)
 
-    def described(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """What its state is of."""
         keys = words_of(self.input_schema.field(key) for key in self.keys)
-        state = self.operator(1).described()
+        state = self.operator(1).description()
         return {"verb": "windows", "keys": keys, "time": self.time, "windows": str(self.assigner), **state}
 
     def operator(self, key_groups: int) -> WindowOperator:

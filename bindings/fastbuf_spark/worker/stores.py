@@ -82,19 +82,19 @@ def delete_dir(system: Any, folder: str) -> None:
             raise
 
 
-def said(error: BaseException) -> str:
+def client_words(error: BaseException) -> str:
     """What a store's client says, in one line, with what gives it credentials if it has none."""
     text = _SECRET.sub("sig=...", re.split("\n| error_info=", str(error))[0]).rstrip(".")
     return text + next((f". {advice}" for sign, advice in _ADVICE.items() if sign in str(error)), "")
 
 
-def shown(error: BaseException) -> BaseException | None:
+def cause_of(error: BaseException) -> BaseException | None:
     """The error, to be shown as a cause; None: there is a secret in it."""
     return None if _SECRET.search(str(error)) else error
 
 
 @contextmanager
-def reached(path: str) -> Iterator[None]:
+def errors_of_client(path: str) -> Iterator[None]:
     """What a store's client says when a path is asked for, as one of our errors; but not that it is not there.
 
     Raises
@@ -109,7 +109,7 @@ def reached(path: str) -> Iterator[None]:
     except (FileNotFoundError, NotADirectoryError):
         raise
     except (OSError, pa.ArrowException) as error:
-        raise ResourceError(f"{path} cannot be reached: {said(error)}") from shown(error)
+        raise ResourceError(f"{path} cannot be reached: {client_words(error)}") from cause_of(error)
 
 
 def same_system(system: Any) -> Any:

@@ -20,7 +20,7 @@ from fastbuf_spark.formats.parquet import Parquet
 from fastbuf_spark.java_text import java_float
 from fastbuf_spark.worker import serving
 from fastbuf_spark.worker.order import codes, sorting, starts
-from fastbuf_spark.worker.stores import said, same_system, shown
+from fastbuf_spark.worker.stores import cause_of, client_words, same_system
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -348,11 +348,11 @@ def refusals(path: str, named: str = "") -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise ResourceError(f"{_advice(error, path, named)}: {said(error)}") from shown(error)
+        raise ResourceError(f"{_advice(error, path, named)}: {client_words(error)}") from cause_of(error)
     except pa.ArrowException as error:
         if type(error) is not pa.ArrowException:  # of the rows; a store's client has no kind of its own
             raise
-        raise ResourceError(f"cannot write to {path}: {said(error)}") from error
+        raise ResourceError(f"cannot write to {path}: {client_words(error)}") from error
 
 
 def _advice(error: OSError, path: str, named: str) -> str:

@@ -369,7 +369,7 @@ def test_state_is_restored_where_times_are_shown_in_another_zone(assigner: Any, 
 
     (first, rows), (second, more) = zoned("UTC"), zoned(late_zone)
     list(first.rows(rows))
-    assert first.described() == second.described()
+    assert first.description() == second.description()
     frozen = first.freeze()
     for group in range(128):
         second.restore(group, frozen.group(group))

@@ -22,7 +22,7 @@ from pyarrow import fs
 from fastbuf.errors import ConfigError, ResourceError
 from fastbuf_spark.driver import commit
 from fastbuf_spark.driver.commit import Commit
-from fastbuf_spark.driver.files import file_system
+from fastbuf_spark.driver.file_systems import file_system
 from fastbuf_spark.worker.writing import Write, folder_of
 
 LOCAL = fs.LocalFileSystem()

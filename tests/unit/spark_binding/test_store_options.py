@@ -11,9 +11,9 @@ from fsspec.implementations.local import LocalFileSystem
 from pyarrow import fs
 
 from fastbuf.errors import ConfigError, ResourceError
-from fastbuf_spark.driver import files
+from fastbuf_spark.driver import file_systems
 from fastbuf_spark.driver.delta import location
-from fastbuf_spark.driver.files import file_system
+from fastbuf_spark.driver.file_systems import file_system
 from fastbuf_spark.driver.store_options import azure_of, environment_of_azure, store_of
 
 OPTIONS = {"AWS_ACCESS_KEY_ID": "someone", "aws_secret_access_key": "s3cr3t", "endpoint": "http://127.0.0.1:1"}
@@ -160,7 +160,7 @@ def test_an_hdfs_without_a_client(has: bool, monkeypatch: pytest.MonkeyPatch) ->
         return LocalFileSystem(), "/a/b"
 
     monkeypatch.setattr(fs, "FileSystem", Without)
-    monkeypatch.setattr(files, "find_spec", lambda name: name if has else None)
+    monkeypatch.setattr(file_systems, "find_spec", lambda name: name if has else None)
     monkeypatch.setattr("fsspec.core.url_to_fs", opens)
     if has:
         system, _ = file_system("hdfs://there/a/b", None)

@@ -23,7 +23,8 @@ from pyarrow import fs
 from fastbuf.errors import ResourceError
 from fastbuf_spark.driver import splits
 from fastbuf_spark.driver.commit import JOURNAL, Commit
-from fastbuf_spark.driver.files import LISTINGS, file_system, list_files
+from fastbuf_spark.driver.file_systems import file_system
+from fastbuf_spark.driver.files import LISTINGS, list_files
 from fastbuf_spark.driver.store_options import store_of
 from fastbuf_spark.driver.uploads import end_uploads
 from fastbuf_spark.formats.base import Format
@@ -415,15 +416,15 @@ def test_what_a_client_says_is_told_in_a_line() -> None:
         (OSError("Status(UNAVAILABLE: no OAuth2 access token error_info={a=b})"), "no OAuth2 access token. No cred"),
         (pa.ArrowException("failed: DefaultAzureCredential.\nSee"), "failed: DefaultAzureCredential. No credentials"),
     ]:
-        with pytest.raises(ResourceError) as raised, stores.reached("bucket/a"):
+        with pytest.raises(ResourceError) as raised, stores.errors_of_client("bucket/a"):
             raise error
         assert told in str(raised.value)
         assert str(raised.value).startswith("bucket/a cannot be reached: ")
         assert "\n" not in str(raised.value)
-    with pytest.raises(ResourceError) as raised, stores.reached("bucket/a"):
+    with pytest.raises(ResourceError) as raised, stores.errors_of_client("bucket/a"):
         raise OSError("failed: https://acct.x/c?sig=s3cr3t%3D&sv=1 (403)")
     assert "sig=...&sv=1 (403)" in str(raised.value)
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__
-    with pytest.raises(FileNotFoundError), stores.reached("bucket/a"):
+    with pytest.raises(FileNotFoundError), stores.errors_of_client("bucket/a"):
         raise FileNotFoundError
