@@ -351,7 +351,7 @@ class AlignedWindows:
         return pa.concat_tables(pieces)
 
     def _states(self, windows: NDArray[np.int64]) -> Iterator[pa.Table]:
-        """The same; where some are in files, one key after the other: of a window with many rows in several parts."""
+        """The rows of these windows.  If some are in files, a window comes in parts: all rows of a key are in one."""
         import pyarrow as pa
 
         if len(windows) > 1 or not self._runs.in_files:

@@ -117,7 +117,7 @@ class Runs:
                     self._write(written + 1 - alike, written + 1)
 
     def _alike(self, first: int, end: int) -> int:
-        """How many tables there are from the last one backwards that are not larger than those behind them."""
+        """How many of the last tables to merge: each has no more rows than those behind it together."""
         alike, rows = 1, self.runs[end - 1].table.num_rows
         while end - alike > first and self.runs[end - alike - 1].table.num_rows <= rows:
             rows += self.runs[end - alike - 1].table.num_rows

@@ -41,7 +41,7 @@ def environment_of_azure() -> dict[str, str]:
 
 
 def _of_azure(options: Mapping[str, str]) -> dict[str, str]:
-    """Options without what their names may begin with."""
+    """Options by their names in small letters, without the prefix ``azure_`` or ``azure_storage_``."""
     begins = re.compile("azure_(storage_)?")
     return {begins.sub("", str(name).lower(), count=1): str(value) for name, value in options.items() if value}
 

@@ -540,7 +540,7 @@ class StreamRun:
 
 
 def _places(metadata: dict[str, Any]) -> str:
-    """Where the sources are, as a text: what a checkpoint has been read from has lists for tuples."""
+    """Where the sources are, as a text: a checkpoint that was read from its file has lists in place of tuples."""
     return json.dumps([[name, source["open"], source["state"]] for name, source in metadata.get("sources", {}).items()])
 
 

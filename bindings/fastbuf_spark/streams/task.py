@@ -329,7 +329,7 @@ class StreamTask:
         return any(commits.is_behind() for commits in self._commits.values())
 
     def _is_at_barrier(self) -> bool:
-        """A source's barrier waits for its sink, and so do rows up to ``MOST_READ``; a gate's lies behind its rows."""
+        """Whether to take the checkpoint now.  A source puts it off while its sink is behind, and reads on a little."""
         return self._barrier is not None and (self._reader is None or not self._is_behind())
 
     def _ends_data(self) -> bool:

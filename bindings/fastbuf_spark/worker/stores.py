@@ -113,7 +113,7 @@ def errors_of_client(path: str) -> Iterator[None]:
 
 
 def same_system(system: Any) -> Any:
-    """One patient object for equal file systems: each that a task unpickles has connections of its own."""
+    """One object for all equal file systems of a process, so that they share their connections; see :func:`patient`."""
     for each in tuple(_systems):
         if type(each) is type(system) and each == system:
             return each
