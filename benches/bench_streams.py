@@ -141,7 +141,12 @@ def per_million(job: Callable[[int], float], rows: int) -> Way:
 
 def others(*names: str) -> dict[str, int]:
     """Peers that have a Python, and how many rows they get."""
-    sizes = {"bytewax": 500_000}
+    sizes = {
+        "bytewax": 500_000,
+        "flink-thread": 500_000,
+        "flink-thread-window": 500_000,
+        "flink-thread-sliding": 100_000,
+    }
     return {name: 2 * FEW if SMOKE else sizes.get(name, 20_000) for name in names if peers.python_of(name)}
 
 
@@ -224,8 +229,8 @@ def test_windows(spark: Any, tmp_path: Path, in_turn: Any, shape: str) -> None:
 
     rows = 2 * FEW if SMOKE else ROWS // 4
     ways: dict[str, Way] = {"fastbuf": per_million(ours, rows), "Spark, in the JVM": per_million(by_spark, rows)}
-    names = {"tumbling 10 s": ("flink-window",), "sliding 60 s by 10 s": ("flink-sliding",)}.get(shape, ())
-    ways = beside(ways, names, tmp_path)
+    flink = {"tumbling 10 s": "window", "sliding 60 s by 10 s": "sliding"}.get(shape)
+    ways = beside(ways, (f"flink-process-{flink}", f"flink-thread-{flink}") if flink else (), tmp_path)
     in_turn(ways, rounds=ROUNDS, warm_up=0, baselines=("fastbuf",), rows=1_000_000)
 
 

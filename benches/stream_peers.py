@@ -5,7 +5,8 @@ own, as ``python stream_peers.py NAME ROWS FOLDER``:
 
 - ``flink-process``, ``flink-thread``: PyFlink, by ``KeyedProcessFunction``; ``FASTBUF_PYFLINK`` names a Python that has
   ``apache-flink``.  Rows made and discarded by Flink's own Java; state on the heap, checkpoints into files.
-- ``flink-window``, ``flink-sliding``: the sums of event-time windows, by Flink's ``AggregateFunction`` in Python.
+- ``flink-process-window``, ``-sliding``, and the same with ``thread``: the sums of event-time windows, by Flink's
+  ``AggregateFunction`` in Python.
 - ``bytewax``: ``stateful_map``, one worker; ``FASTBUF_BYTEWAX`` names a Python that has it.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,7 +41,7 @@ def seconds_of(peer: str, rows: int, folder: Path) -> float:
     return float(run.stdout.split()[-1])
 
 
-def flink_job(mode: str, rows: int, folder: str) -> float:
+def flink_job(way: str, rows: int, folder: str) -> float:
     """By the DataStream API."""
     from pyflink.common import Configuration, Duration, Time, Types, WatermarkStrategy
     from pyflink.common.watermark_strategy import TimestampAssigner
@@ -50,8 +52,12 @@ def flink_job(mode: str, rows: int, folder: str) -> float:
     from pyflink.datastream.window import SlidingEventTimeWindows, TumblingEventTimeWindows
     from pyflink.java_gateway import get_gateway
 
+    # The interpreter inside the Java process of thread mode knows nothing of a virtual environment
+    os.environ["PYTHONPATH"] = sysconfig.get_path("purelib")
+    mode, _, shape = way.partition("-")
     settings = Configuration()
-    settings.set_string("python.execution-mode", "thread" if mode == "thread" else "process")
+    settings.set_string("restart-strategy.type", "none")  # by default it tries again for ever, without a word
+    settings.set_string("python.execution-mode", mode)
     settings.set_string("python.executable", sys.executable)
     settings.set_string("execution.checkpointing.interval", "1 s")
     settings.set_string("execution.checkpointing.dir", f"file://{folder}/flink-checkpoints")
@@ -86,18 +92,20 @@ def flink_job(mode: str, rows: int, folder: str) -> float:
         def extract_timestamp(self, value: int, record_timestamp: int) -> int:
             return value * US_PER_ROW // 1000
 
-    strategy = WatermarkStrategy.no_watermarks()
-    if mode in ("window", "sliding"):
-        strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(1)).with_timestamp_assigner(
-            Times()
-        )
-    numbers = env.from_source(NumberSequenceSource(0, rows - 1), strategy, "numbers", Types.LONG())
+    numbers = env.from_source(
+        NumberSequenceSource(0, rows - 1), WatermarkStrategy.no_watermarks(), "numbers", Types.LONG()
+    )
+    if shape:
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(1))
+        numbers = numbers.assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(Times()))
     keyed = numbers.key_by(lambda value: value * FACTOR % KEYS, Types.LONG())
-    if mode == "window":
-        out = keyed.window(TumblingEventTimeWindows.of(Time.seconds(10))).aggregate(Total(), Types.LONG(), Types.LONG())
-    elif mode == "sliding":
-        windows = SlidingEventTimeWindows.of(Time.seconds(60), Time.seconds(1))
-        out = keyed.window(windows).aggregate(Total(), Types.LONG(), Types.LONG())
+    if shape == "window":
+        out = keyed.window(TumblingEventTimeWindows.of(Time.seconds(10))).aggregate(
+            Total(), accumulator_type=Types.LONG(), output_type=Types.LONG()
+        )
+    elif shape == "sliding":
+        windows = SlidingEventTimeWindows.of(Time.seconds(60), Time.seconds(10))
+        out = keyed.window(windows).aggregate(Total(), accumulator_type=Types.LONG(), output_type=Types.LONG())
     else:
         out = keyed.process(RunningSum(), pair)
     discarding = get_gateway().jvm.org.apache.flink.streaming.api.functions.sink.v2.DiscardingSink
