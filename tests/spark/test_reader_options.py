@@ -310,7 +310,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     )],
     *[("parquet", {name: value}, name) for name, value in (
         ("mergeSchema", "yes"), ("datetimeRebaseMode", "LEGACY"), ("int96RebaseMode", "EXCEPTION"), ("header", True),
-        ("modifiedBefore", "2020-01-01T00:00:00"), ("ignoreMissingFiles", True), ("timeZone", "UTC"),
+        ("modifiedBefore", "2020-01-01T00:00:00"), ("ignoreCorruptFiles", True), ("timeZone", "UTC"),
     )],
 ]  # fmt: skip
 

@@ -222,3 +222,32 @@ def test_directories_that_are_no_directories(spark: Any, tmp_path: Path) -> None
     assert (tmp_path / "chk").is_dir()
     assert not Path("s3:").exists()
     assert not Path("file:").exists()
+
+
+@pytest.mark.parametrize("ignore", [False, True])
+def test_a_file_that_is_removed_before_it_was_read(spark: Any, tmp_path: Path, ignore: bool) -> None:
+    """Ends the stream with what to set; with that set, the stream goes on without it."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    put(folder, "a.parquet", rows(0, 10), "parquet")
+    time.sleep(0.01)
+    put(folder, "b.parquet", rows(10, 20), "parquet")
+    begun = tmp_path / "begun"
+
+    def slow(batches: Any) -> Any:
+        for batch in batches:
+            begun.touch()
+            until(lambda: not (folder / "b.parquet").exists())
+            yield batch
+
+    sink = fbs.to_memory()
+    files = fbs.stream_files(spark, str(folder), schema=SCHEMA, bounded=True, tasks=1, ignoreMissingFiles=ignore)
+    query = files.map_in_arrow(slow, SCHEMA).write_stream(sink, str(tmp_path / "checkpoint"), every=0.2)
+    until(begun.exists)
+    (folder / "b.parquet").unlink()
+    if ignore:
+        assert query.await_termination(60)
+        assert sorted(sink.table()["v"].to_pylist()) == list(range(10))
+    else:
+        with pytest.raises(Exception, match=r"b\.parquet is gone .*ignoreMissingFiles=True"):
+            query.await_termination(120)

@@ -83,7 +83,7 @@ OPTIONS = (
     Option("negativeInf", "", "csv", ("-inf",)),
     Option("locale", "", LINES, ("en-us",)),
     Option("ignoreCorruptFiles", "files.ignoreCorruptFiles", FILES, FALSE),
-    Option("ignoreMissingFiles", "files.ignoreMissingFiles", FILES, FALSE),
+    Option("ignoreMissingFiles", "files.ignoreMissingFiles", FILES, BOTH, "honoured"),
     Option("ignoreInvalidPartitionPaths", "files.ignoreInvalidPartitionPaths", FILES, FALSE),
     Option("ignoredPathSegmentRegex", "files.ignoredPathSegmentRegex", FILES, ("^[._]",)),
     Option("", "files.archive.reader.enabled", FILES, FALSE),

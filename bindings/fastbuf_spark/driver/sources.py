@@ -286,7 +286,8 @@ def _shared(
         read_with = pa.schema([field.with_type(pa.string()) if field in typed else field for field in read_with])
     any_case = format is not None and format.any_case and not asked.is_set("caseSensitive")
     zone = asked.options.get("timeZone") or session_zone(spark)
-    read = Read((), read_with, shown, filter, tuple(texts), zone, any_case)
+    missing_ok = asked.is_set("ignoreMissingFiles")
+    read = Read((), read_with, shown, filter, tuple(texts), zone, any_case, missing_ok)
     tasks = None if is_connect(spark) else slots_of(spark.sparkContext)
     files = [(file, format or _of_dataset(fragment), fragment) for file, fragment in fragments]
     parts = splits.pieces(files, read_with, read.skipping)

@@ -347,7 +347,7 @@ def with_path(path: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
-        if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
+        if getattr(error, "errno", None) is not None or isinstance(error, MemoryError | FileNotFoundError):
             raise  # of the file system, which names the file, or none of the file's
         hint = "; Hadoop's .lz4 is another format than Arrow's: use spark.read" if path.endswith(".lz4") else ""
         if "Failed to parse string" in str(error):  # Arrow does not say of which column

@@ -59,7 +59,8 @@ def stream_files(
     tasks
         Tasks that read; each file is read by one.
     **options
-        As for :func:`fastbuf_spark.read_csv` and its like.
+        As for :func:`fastbuf_spark.read_csv` and its like.  With ``ignoreMissingFiles=True`` the stream goes on
+        without files that were removed before it read them.
     """
     from fastbuf_spark.streams.files import files_source
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,9 @@ NEEDED = b"fastbuf:needed"  #: there too: files must have the field
 NOT_THERE = " (not in this file)"  #: at the end of a name that another field of the file has
 BATCH_BYTES = 8 << 20  #: approximate size limit of a batch of long rows
 LEAST_ROWS = 1 << 10
+GONE = "is gone since files were listed: list them again, or ignoreMissingFiles=True reads on without it"
+
+log = logging.getLogger("fastbuf_spark")
 
 
 @dataclass(frozen=True)
@@ -63,24 +67,32 @@ class Piece:
         fragment = state["format"].fragment_at(place, size, state["groups"]) if size >= 0 else place[0](*place[1])
         self.__dict__.update(state, fragment=fragment)
 
-    def check(self) -> None:
+    def is_gone(self) -> bool:
+        """Whether the file is there no more."""
+        return self.fragment.filesystem.get_file_info(self.fragment.path).type.name == "NotFound"
+
+    def check(self, missing_ok: bool = False) -> None:
         """Check that the file is still the one that the driver listed: the plan is not valid for another one.
 
         Raises
         ------
         ResourceError
-            The file was replaced.
+            The file was replaced, or is gone and ``missing_ok`` is False.
         """
         if self.changed < 0:
             return
         system = self.fragment.filesystem
         info = system.get_file_info(self.fragment.path)
+        if info.type.name == "NotFound":
+            if missing_ok:
+                return
+            raise ResourceError(f"{self.fragment.path} {GONE}")
         # Of one object stores tell whole seconds, which some list with their fractions
         apart = 10**9 if is_store(system) else 1
         if info.size != self.size or abs(changed(info) - self.changed) >= apart:
             raise ResourceError(
-                f"{self.fragment.path} has been changed since it was planned: it had {self.size} bytes, and now "
-                f"{'is gone' if info.size is None else f'has {info.size}'}; read it again (fbs.read_...)"
+                f"{self.fragment.path} has been changed since it was planned: it had {self.size} bytes, and now has "
+                f"{info.size}; read it again (fbs.read_...)"
             )
 
 
@@ -108,6 +120,8 @@ class Read:
         The zone of such timestamps.
     any_case
         Whether a file's columns may have names that differ in case.
+    missing_ok
+        Whether files that are gone when they are read have no rows, or no more: Spark's ``ignoreMissingFiles``.
     """
 
     splits: tuple[tuple[Piece, ...], ...]
@@ -117,11 +131,12 @@ class Read:
     texts: tuple[pa.Field, ...] = ()
     zone: str = "UTC"
     any_case: bool = False
+    missing_ok: bool = False
 
     def __call__(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Read the whole input first: a reader left behind could take the next task's input
         asked = [int(i) for batch in source for i in batch.column(0).to_pylist()]
-        for piece in open_ahead([piece for split in asked for piece in self.splits[split]]):
+        for piece in open_ahead([piece for split in asked for piece in self.splits[split]], self.missing_ok):
             yield from self.rows_of(piece)
 
     @cached_property
@@ -134,7 +149,23 @@ class Read:
         return None if self.filter is None else Skipping(self.filter, schema)
 
     def rows_of(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece, which is checked."""
+        """The rows of a piece, which is checked.
+
+        Raises
+        ------
+        ResourceError
+            The file is gone, and that is not to be ignored.
+        """
+        try:
+            yield from self._rows_of(piece)
+        except FileNotFoundError as error:
+            if not piece.is_gone():
+                raise
+            if not self.missing_ok:
+                raise ResourceError(f"{piece.fragment.path} {GONE}") from error
+            log.warning("%s is gone, and is left out, as ignoreMissingFiles says", piece.fragment.path)
+
+    def _rows_of(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         format, skipping = piece.format, self.skipping
         if skipping is not None and skipping.skips(piece.fragment.partition_expression):
             return

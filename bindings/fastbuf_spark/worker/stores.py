@@ -166,7 +166,7 @@ def check_sizes(system: Any, folder: str, paths: Sequence[str], sizes: Sequence[
             )
 
 
-def open_ahead(pieces: Sequence[Piece]) -> Iterator[Piece]:
+def open_ahead(pieces: Sequence[Piece], missing_ok: bool = False) -> Iterator[Piece]:
     """Pieces that are checked, one after the other; those of stores are checked and opened while others are read.
 
     Raises
@@ -176,7 +176,7 @@ def open_ahead(pieces: Sequence[Piece]) -> Iterator[Piece]:
     """
     if not any(is_store(piece.fragment.filesystem) for piece in pieces):
         for piece in pieces:
-            piece.check()
+            piece.check(missing_ok)
             yield piece
         return
     threads = ThreadPoolExecutor(2 * (1 + AHEAD), thread_name_prefix="fastbuf-opens")
@@ -186,7 +186,7 @@ def open_ahead(pieces: Sequence[Piece]) -> Iterator[Piece]:
             for next_one in range(at, min(at + 1 + AHEAD, len(pieces))):
                 if next_one not in waiting:
                     other = pieces[next_one]
-                    waiting[next_one] = threads.submit(other.check), threads.submit(_open, other)
+                    waiting[next_one] = threads.submit(other.check, missing_ok), threads.submit(_open, other)
             check, footer = waiting[at]
             check.result()
             footer.result()
