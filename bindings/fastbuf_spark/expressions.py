@@ -13,6 +13,7 @@ from fastbuf.errors import ConfigError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+BEYOND_FLOATS = (1 << 24) + 1  #: the least whole number that no float of 32 bits is
 MOST_FLOATS = 4  #: columns of floats in a filter; with more of them bounds are not looked at
 
 
@@ -34,6 +35,29 @@ def check_filter(expression: Any, schema: pa.Schema) -> None:
         if "Precision is not great enough" in text:
             text = "a decimal is compared with a whole number: give a decimal.Decimal"
         raise ConfigError(f"filter {expression} is not valid here: {text}; the columns are {schema.names}") from error
+    check_literals(f"filter {expression}", expression, schema)
+
+
+def check_literals(words: str, expression: Any, schema: pa.Schema) -> None:
+    """ConfigError where Arrow casts whole numbers to floats of 32 bits, since a literal fits into those.
+
+    A cast of a greater number fails, with no word of the column: it is tried here with one.
+    """
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    is_wide = {pa.int32(), pa.int64(), pa.uint32(), pa.uint64()}.__contains__
+    row = [
+        pa.array([BEYOND_FLOATS], field.type) if is_wide(field.type) else pa.nulls(1, field.type) for field in schema
+    ]
+    try:
+        ds.dataset(pa.table(row, schema.names)).to_table(columns={"value": expression})
+    except (pa.ArrowException, OSError) as error:
+        if "16777216" in str(error):  # else it is one of the values, which rows need not have
+            raise ConfigError(
+                f"{words}: Arrow takes a literal such as 2.5 as a float of 32 bits, and fails for whole numbers above "
+                "16777216 beside it: write pc.scalar(2.5).cast('double')"
+            ) from error
 
 
 def _is_valid(filter: Any, schema: pa.Schema) -> bool:

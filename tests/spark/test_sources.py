@@ -17,6 +17,7 @@ import pyspark.errors
 import pytest
 from conftest import failure
 from nights import nightly
+from pyspark.sql import Row
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, ResourceError, SchemaError
@@ -280,6 +281,24 @@ def test_filters_of_other_types(spark: Any, tmp_path: Path) -> None:
     assert made.count() == 1
 
 
+@pytest.mark.parametrize("kind", [pa.int32(), pa.int64(), pa.uint32()], ids=str)
+def test_literals_that_are_floats_of_32_bits(spark: Any, tmp_path: Path, kind: pa.DataType) -> None:
+    """Arrow takes 2.5 as one, and fails for whole numbers that such a float is not: said before a job, with the way."""
+    pq.write_table(pa.table({"n": pa.array([1, 3, 2**24 + 1], kind)}), tmp_path / "a.parquet")
+    source = fbs.read_parquet(spark, tmp_path)
+    for filtered in (
+        lambda at: source.filter(at),
+        lambda at: source.map_in_arrow(iter, "n long").filter(at),
+        lambda at: fbs.read_parquet(spark, tmp_path, filter=at),
+        lambda at: fbs.stream_files(spark, str(tmp_path), schema="n long").filter(at),
+    ):
+        with pytest.raises(ConfigError, match=r"write pc\.scalar\(2\.5\)\.cast\('double'\)"):
+            _ = filtered(pc.field("n") > 2.5).schema
+    assert source.filter(pc.field("n") > pc.scalar(2.5).cast("double")).count() == 2
+    assert source.filter(pc.field("n") > 2.1).count() == 2  # no float of 32 bits is 2.1
+    assert source.filter(pc.field("n") > 2).count() == 2
+
+
 def test_row_groups_are_shared_out_by_the_bytes_of_the_columns(spark: Any, tmp_path: Path) -> None:
     """A long column that is not asked for does not count, and row groups that the filter leaves out are not read."""
     rows = 1 << 20
@@ -324,6 +343,30 @@ def test_a_file_that_was_replaced_is_refused(spark: Any, tmp_path: Path) -> None
     assert df.count() == 2
     pq.write_table(pa.table({"n": range(1000)}), tmp_path / "a.parquet")
     assert "has been changed since it was planned" in failure(df.count)
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv"])
+def test_a_file_that_is_gone(spark: Any, tmp_path: Path, format: str) -> None:
+    """An error that says what to set; with that set, the others are read, as Spark reads them."""
+
+    def put(name: str, value: int) -> Path:
+        path = tmp_path / f"{name}.{format}"
+        if format == "csv":
+            path.write_text(f"{value}\n")
+        else:
+            pq.write_table(pa.table({"n": [value]}), path)
+        return path
+
+    put("a", 1)
+    gone = put("b", 2)
+    schema = {"schema": "n long"} if format == "csv" else {}
+    reader = spark.read.option("ignoreMissingFiles", True).schema("n long")
+    theirs = getattr(reader, format)(str(tmp_path))
+    read = getattr(fbs, f"read_{format}")
+    strict, lenient = (read(spark, tmp_path, ignoreMissingFiles=ignore, **schema).to_df() for ignore in (False, True))
+    gone.unlink()
+    assert f"b.{format} is gone since files were listed" in failure(strict.count)
+    assert lenient.collect() == theirs.collect() == [Row(n=1)]
 
 
 def test_no_row_enters_the_jvm(spark: Any, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from fastbuf_spark.driver.checks import (
 from fastbuf_spark.driver.jobs import cancelled_with
 from fastbuf_spark.driver.keys import as_keys
 from fastbuf_spark.driver.plan import SPARKS_OWN
+from fastbuf_spark.driver.selection import Selection
 from fastbuf_spark.driver.sources import Source
 from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.expressions import check_filter
@@ -160,6 +161,18 @@ class Pipeline:
         if not type(expression).__module__.startswith("pyarrow"):
             check_filter(expression, None)
         return self._then(steps.Map(Filter(expression), None, "filter", partial(_filter, expression)))
+
+    def select(self, *columns: str, **expressions: Any) -> Pipeline:
+        """Keep some columns, and compute others, in the order in which they are given.
+
+        Parameters
+        ----------
+        *columns
+            Names.
+        **expressions
+            ``pyarrow.compute`` expressions by the names of their columns, as in ``total=pc.field("price") * 2``.
+        """
+        return self._then(steps.Select(Selection.of(columns, expressions)))
 
     def start_new_chain(self) -> Pipeline:
         """Call the following functions in separate Python processes, to which rows go through the JVM.

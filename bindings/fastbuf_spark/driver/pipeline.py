@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from fastbuf_spark.driver.selection import Selection
+
 #: Tasks behind an exchange whose partitions nobody counts: enough that a slow one holds up few; each costs Spark 15 ms
 TASKS_OF_SLOT = 4
 PARTITION_BYTES = 64 << 20  #: of the input's files, for a partition of which nobody has said how many there are
@@ -270,6 +272,17 @@ class Map:
         df = stage.to_df(self.special.barrier, self.special.profile)
         plan.stages.append(Stage([], None, "a new chain, through the JVM", "Spark's own", self.special.why))
         return Staged(df, df.schema, in_order=stage.in_order)
+
+
+@dataclasses.dataclass(frozen=True)
+class Select:
+    """Some of the columns, and computed ones, in the existing tasks."""
+
+    selection: Selection
+
+    def build(self, at: Staged, plan: Plan) -> Staged:
+        plan.linked("select")
+        return at.then(*self.selection.of_rows(plan.spark, at.schema))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ from fastbuf_spark.api.functions import pandas_rules
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import check_function, partition_count, slots_of
 from fastbuf_spark.driver.file_systems import shared_folder
+from fastbuf_spark.driver.selection import Selection
 from fastbuf_spark.pyspark_private import pickled
 from fastbuf_spark.results import iterables
 from fastbuf_spark.schema import arrow_schema, large_types, not_carried, session_zone, struct_type
@@ -146,6 +147,11 @@ class Stream:
 
         check_filter(expression, self._arrow(self.schema))
         return self._mapped(Filter(expression), self.schema, None, "filter")
+
+    def select(self, *columns: str, **expressions: Any) -> Stream:
+        """Keep some columns, and compute others by ``pyarrow.compute`` expressions; see :meth:`Pipeline.select`."""
+        func, schema = Selection.of(columns, expressions).of_rows(self._spark, self.schema)
+        return self._mapped(func, schema, None, "select")
 
     def shuffle(self, *keys: str, partitions: int | None = None) -> Stream:
         """Send the rows to the tasks of another stage by keys: equal keys to one task, in the order of their source."""

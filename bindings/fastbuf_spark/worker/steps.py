@@ -37,6 +37,28 @@ class Filter:
 
 
 @dataclass(frozen=True)
+class Select:
+    """Keeps columns, and computes others by ``pyarrow.compute`` expressions; ``shown``: the schema of both."""
+
+    columns: tuple[str, ...]
+    expressions: tuple[tuple[str, Any], ...]
+    shown: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.dataset as ds
+
+        wanted = {name: pc.field(name) for name in self.columns} | dict(self.expressions)
+        for batch in batches:
+            if not self.expressions:
+                yield batch.select(list(self.columns))
+                continue
+            scanner = ds.dataset(pa.Table.from_batches([batch])).scanner(columns=wanted, use_threads=False)
+            yield from scanner.to_table().cast(self.shown).to_batches()
+
+
+@dataclass(frozen=True)
 class PandasMap:
     """Calls a function over an iterator of pandas frames with Spark's own conversions, like ``mapInPandas``.
 
