@@ -1,4 +1,4 @@
-# make demo | test | lint | bench | compare | wheel | wheels | release | docs | clean
+# make demo | test | checked | lint | bench | compare | wheel | wheels | release | docs | clean
 #
 # All of it from a clean clone with Python >= 3.11, a C compiler and Java >= 17: what is missing is named before anything
 # is installed (.ci/need).  Everything goes into .venv; pip's own configuration says where packages come from.
@@ -28,7 +28,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 # cython-lint calls pycodestyle by name.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help build demo test faults nightly debug-build tsan-build asan-build debug-test tsan-test asan-test lint format bench bench-smoke compare wheel sdist wheels release docs clean distclean need-build need-java
+.PHONY: help build demo test checked faults nightly debug-build tsan-build asan-build debug-test tsan-test asan-test lint format bench bench-smoke compare wheel sdist wheels release docs clean distclean need-build need-java
 
 help:
 	@sed -n '1,8p' Makefile
@@ -96,6 +96,12 @@ tsan-test: tsan-build
 
 asan-test: asan-build
 	PYTHON=$(BIN)/python .ci/sanitize test address $(PYTEST_ARGS)
+
+# What looks at native code alone, and takes long.  It is recorded which code passed: CI leaves that to the night.
+checked: $(BUILT)
+	$(MAKE) debug-test tsan-test asan-test
+	FASTBUF_NATIVE=1 $(BIN)/python -m pytest -n 2 tests/models
+	$(BIN)/python tests/native.py --record
 
 # Faults planted at random places and strengths, and what is said of them; thresholds are tuned on seeds 0 to 9 alone.
 # What needs all CPUs runs by itself, the rest two at a time.

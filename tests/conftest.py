@@ -17,6 +17,7 @@ from typing import Any
 
 import hypothesis
 import javas
+import native
 import pytest
 from nights import LONG, left_for_the_night
 from real_parts import broker, postgres  # noqa: F401 -- fixtures
@@ -76,7 +77,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_report_header() -> str:
-    return "with what is nightly" if LONG else "without what is nightly (tests/nights.py): FASTBUF_LONG=1 runs it too"
+    if LONG:
+        return "with what is nightly"
+    models = "; without the models: native code is as it was when `make checked` passed" if native.LEFT else ""
+    return f"without what is nightly (tests/nights.py): FASTBUF_LONG=1 runs it too{models}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -7,6 +7,8 @@
 ``@nightly(but_one="mode")``
     Of what this parameter is, with all others alike, one runs each time: in turn, so that each value has its share.
 
+The models of tests/models are left, too, where native code is as it was when ``make checked`` passed (tests/native.py).
+
 Without a mark a test of tests/spark runs in one of its modes by day, as if it had ``but_one="mode"``.
 """
 
@@ -17,6 +19,7 @@ import zlib
 from collections import defaultdict
 from typing import Any
 
+import native
 import pytest
 
 LONG = os.environ.get("FASTBUF_LONG") == "1"
@@ -63,6 +66,9 @@ def left_for_the_night(items: list[Any]) -> list[Any]:
     left = []
     groups: dict[str, list[Any]] = defaultdict(list)
     for item in items:
+        if native.LEFT and item.path.parent.name == "models":
+            left.append(item)
+            continue
         marks = list(item.iter_markers("nightly"))
         names = [mark.kwargs["but_one"] for mark in marks if "but_one" in mark.kwargs]
         for name in names:

@@ -7,6 +7,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from nights import nightly
 from scenarios import SCENARIOS, Truth, plant
 from scores import Outcome, meets, report, share, wilson
 
@@ -24,6 +25,7 @@ def command() -> object:
     return module
 
 
+@nightly
 @pytest.mark.stress
 def test_planted_faults_are_found_and_a_spike_is_left_alone() -> None:
     run = command().run  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 PROGRAM = str(HERE / "classes_of_main.py")
 
 
-@nightly(but_one="cases")
+@nightly(cases=11)
 @pytest.mark.parametrize(
     ("program", "cases"), [((PROGRAM, "spark"), 23), ((str(HERE / "cells.py"), PROGRAM, "fastbuf"), 11)]
 )

@@ -23,6 +23,7 @@ def files_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(APART, "1")
 
 
+@nightly
 def test_two_hosts(tmp_path: Path) -> None:
     """TCP between hosts, shared memory within each: four consumers on two hosts, so that each producer has both."""
     cases = [WARM, shuffle("pipelined", 4, tasks=4), shuffle("auto", 2), shuffle("blocking", 3)]

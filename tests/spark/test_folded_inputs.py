@@ -32,7 +32,7 @@ def first_row(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return
 
 
-@nightly(before=summed)
+@nightly(before=[summed, first_row])
 @pytest.mark.parametrize("before", [None, stages.doubled, summed, first_row])
 def test_folded_inputs_give_what_spark_gives(spark: Any, placed: Any, before: Any) -> None:
     # A third of the partitions is empty

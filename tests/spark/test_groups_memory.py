@@ -16,6 +16,7 @@ ROOT = HERE.parents[1]
 MIB = 1 << 20
 
 
+@nightly
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_peak_memory_of_a_worker_with_groups_longer_than_its_memory(tmp_path: Path) -> None:

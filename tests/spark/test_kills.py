@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from deadline import GivenUp, within
 from killings import Cluster, Marked, Outcome, attempts, enough, kill_one, killer, last_words, table
+from nights import nightly
 
 import fastbuf_spark as fbs
 from fastbuf_spark.driver.checks import APART
@@ -82,6 +83,7 @@ def once(cluster: Cluster, mode: str, role: str | None, folder: Path, dice: rand
     return Outcome(kind, seconds, any(killed), words, calls - calm.retries if calm else calls)
 
 
+@nightly(role=["consumer", "executor"])
 @pytest.mark.parametrize(
     ("mode", "role"),
     [*((mode, role) for mode in MODES for role in ("consumer", "producer", "executor")), *[("apart", "server")] * LONG],

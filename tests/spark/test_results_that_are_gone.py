@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from conftest import in_the_end
+from nights import nightly
 
 import fastbuf_spark as fbs
 from fastbuf_spark.driver import exchanges, rendezvous
@@ -111,6 +112,7 @@ def test_what_is_made_of_a_result_keeps_its_exchange(spark: Any) -> None:
     spark.catalog.clearCache()
 
 
+@nightly
 def test_results_that_are_gone_keep_neither_inputs_nor_functions(spark: Any) -> None:
     """So a session may go on for days: a table of this driver's, and a model in a function, were kept for good."""
     before, memory = swept(spark), spark._jvm.Runtime.getRuntime()

@@ -34,7 +34,7 @@ def act(spark: Any, shape: Shape, mode: str, tmp: Path) -> Any:
     return within(spark, SOON_S, run)
 
 
-@nightly(mode="blocking")
+@nightly
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", MODES)

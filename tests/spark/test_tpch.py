@@ -151,6 +151,7 @@ def test_lines_grouped(spark: Any, tables: Tables, by: str) -> None:
         assert found.equals(wanted), mode
 
 
+@nightly
 @pytest.mark.timeout(7200)
 def test_orders_beside_their_lines(spark: Any, tables: Tables) -> None:
     orders, lines = spark.read.parquet(tables.orders), spark.read.parquet(tables.lineitem)

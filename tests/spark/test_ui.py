@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from conftest import Sessions, in_the_end
+from nights import nightly
 from pyspark import InheritableThread
 
 import fastbuf_spark as fbs
@@ -62,6 +63,7 @@ def clean(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
+@nightly
 def test_two_exchanges_in_a_row_and_their_root(spark: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "fastbuf_spark"):
         keys = [row.id for row in spark.range(0, 20, 1, 1).where("pmod(hash(id), 2) = 1").collect()]

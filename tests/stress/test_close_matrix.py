@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from left_behind import held, nothing_left
+from nights import nightly
 
 import fastbuf as fb
 from fastbuf.config import FLOW_CONTROLS
@@ -100,6 +101,7 @@ def mapped() -> int:
         return sum("memfd:" in line for line in maps)
 
 
+@nightly(but_one="kind")
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_order(kind: str, call: str, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from left_behind import nothing_left
+from nights import nightly
 from promises import PATIENCE_S, Reactions, own_time
 
 import fastbuf as fb
@@ -239,6 +240,7 @@ def test_cut_at_any_place(direction: int, reset: bool) -> None:
     reactions.check()
 
 
+@nightly(direction=TO_PRODUCER)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("direction", [TO_CONSUMER, TO_PRODUCER], ids=["to the consumer", "to the producer"])
 def test_bytes_that_come_twice(direction: int) -> None:

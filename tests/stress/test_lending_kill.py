@@ -9,6 +9,7 @@ import signal
 import time
 
 import pytest
+from nights import nightly
 
 from fastbuf.memory import Borrower, Lender, NetworkBufferPool
 from fastbuf.memory._testing import borrow_for_ever
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.stress
 KILLS = 2000 if os.environ.get("FASTBUF_LONG") == "1" else 200
 
 
+@nightly
 def test_borrowers_killed_at_random_points() -> None:
     rng = random.Random(7)
     network = NetworkBufferPool(24, 4096, memfd=True)

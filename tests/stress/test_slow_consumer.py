@@ -15,6 +15,7 @@ import threading
 import time
 
 import pytest
+from nights import nightly
 
 import fastbuf as fb
 
@@ -119,6 +120,7 @@ def slow_consumer() -> None:
             assert env.pool.stats().in_use == 0
 
 
+@nightly
 @pytest.mark.stress
 @pytest.mark.timeout(900)
 def test_a_slow_consumer_for_long() -> None:

@@ -236,6 +236,7 @@ def test_shuffle_of_a_users_file(user_folder: Path) -> None:
     ]
 
 
+@nightly
 def test_shuffle_that_is_interrupted_leaves_nothing(user_folder: Path) -> None:
     """And what another left that was killed goes too.  The stage sleeps: both are ended in the middle of it."""
     (user_folder / "my_stages.py").write_text(

@@ -17,6 +17,7 @@ from typing import Any
 
 import monitored
 import pytest
+from nights import nightly
 from rich.console import Console
 
 from fastbuf.monitor import Diagnosis, Exchange, Root, Server, serve
@@ -482,6 +483,7 @@ def test_a_page_that_is_one_too_many_comes_in_later(opened: Open, monkeypatch: p
         status(page, "live")
 
 
+@nightly
 def test_a_thousand_tasks_are_drawn_in_time(opened: Open) -> None:
     some = [monitored.many(500)]
     with serve(lambda: some) as server:

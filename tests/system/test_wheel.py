@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from cimports import build_and_use
-from nights import LONG
+from nights import LONG, nightly
 
 import fastbuf
 
@@ -167,6 +167,7 @@ def test_metadata_says_who_and_what_for(built: Path) -> None:
         assert f"Programming Language :: Python :: 3.{minor}" in classifiers
 
 
+@nightly
 @pytest.mark.timeout(1200)
 def test_a_wheel_is_audited_for_other_machines(built: Path, tmp_path: Path) -> None:
     """``make wheels`` gives manylinux wheels: the one that was built here is repaired, and auditwheel accepts it."""
@@ -281,6 +282,7 @@ def test_a_cython_package_builds_against_the_wheel(empty: Path, tmp_path: Path) 
     build_and_use(tmp_path, packages, str(empty / "python"))
 
 
+@nightly
 @pytest.mark.timeout(1200)
 def test_doctor_needs_the_command_line_alone(empty: Path, tmp_path: Path) -> None:
     """Without Spark and Java it works, and says what they would be for.  Last: the environment is empty no more."""
@@ -300,6 +302,7 @@ def test_doctor_needs_the_command_line_alone(empty: Path, tmp_path: Path) -> Non
     assert "Traceback" not in done.stderr
 
 
+@nightly
 @pytest.mark.timeout(1200)
 def test_bench_needs_the_wheel_and_the_command_line_alone(empty: Path, tmp_path: Path) -> None:
     """Without pyarrow, msgspec and Spark it measures what is there, and says what is not."""

@@ -9,6 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import native
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,8 +61,10 @@ BY_DAY = [
 ]
 
 
-def collected(folder: Path, tests: str, long: str, name: str = "test_it.py") -> subprocess.CompletedProcess[str]:
-    (folder / "conftest.py").write_text(CONFTEST)
+def collected(
+    folder: Path, tests: str, long: str, name: str = "test_it.py", start: str = ""
+) -> subprocess.CompletedProcess[str]:
+    (folder / "conftest.py").write_text(start + CONFTEST)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    nightly: at night\n")
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text(tests)
@@ -102,6 +105,32 @@ def test_a_parameter_that_a_test_has_not_is_refused(tmp_path: Path) -> None:
     done = collected(tmp_path, TESTS + '@nightly(mod="a")\ndef test_wrong():\n    pass\n', "0")
     assert done.returncode == 4
     assert "test_wrong is nightly by 'mod': its parameters are []" in done.stderr + done.stdout
+
+
+def test_models_are_left_while_native_code_is_as_it_was_checked(tmp_path: Path) -> None:
+    """And run by day from its next change on, and where nothing is recorded."""
+    record = tmp_path / "record"
+    start = (
+        f"import native, pathlib; native.RECORD = pathlib.Path({str(record)!r}); native.LEFT = native.is_checked()\n"
+    )
+
+    def runs(recorded: str) -> bool:
+        record.write_text(recorded)
+        done = collected(tmp_path, "def test_model():\n    pass\n", "0", "models/test_it.py", start)
+        return "test_model" in done.stdout
+
+    assert runs("")
+    assert not runs(native.digest())
+    assert runs("0" * 64)
+
+
+def test_what_native_code_is() -> None:
+    """Each source of an extension, its tests and its build, none of what Cython makes of it."""
+    names = {str(path.relative_to(ROOT)) for path in native.files()}
+    rooms = [str(path.relative_to(ROOT)) for path in (ROOT / "fastbuf").rglob("*.p[yx][xd]")]
+    assert {name for name in rooms if name.endswith(".pyx")} <= names
+    assert {"setup.py", ".ci/sanitize", "tests/models/checker/pool.c", "fastbuf/_native/fb_sort.h"} <= names
+    assert not [name for name in names if name.startswith("fastbuf") and name.endswith((".c", ".so"))]
 
 
 def test_the_night_runs_what_the_day_leaves_out() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import monitored
 import pytest
+from nights import nightly
 from test_rendezvous import Driver, close, driver, eventually
 
 from fastbuf.monitor import Recorder
@@ -59,6 +60,7 @@ def consumer(number: int, second: int) -> dict[str, Any]:
     return {**monitored.consumer(0.0), "seconds": seconds, "records": 900 * second}
 
 
+@nightly
 @pytest.mark.usefixtures("files")
 def test_a_thousand_tasks_are_heard_and_judged_by_the_driver(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("test_rendezvous.WAIT_S", LONG_S)

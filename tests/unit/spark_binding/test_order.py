@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from nights import nightly
 
 from fastbuf.errors import ResourceError, SchemaError
 from fastbuf_spark.worker.groups import Group, Groups, Layout, Limits
@@ -277,6 +278,7 @@ print(total, peak() - before)
 """
 
 
+@nightly(rows=[2_000_000, 3_000_000])
 @pytest.mark.parametrize(
     ("columns", "rows", "keys", "size"),
     [
