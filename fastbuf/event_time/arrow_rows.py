@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastbuf.errors import SchemaError
+from fastbuf.event_time.hash_index import MOST_HASH
 from fastbuf.event_time.windows import MOST_US, order_of
 from fastbuf.serializers.partition import HashPartitioner
 
@@ -100,6 +101,7 @@ class Hashes:
         self.keys = list(keys)
         self._marks = HashPartitioner(self.keys, _HASHES) if self.keys else None
         self._groups = HashPartitioner(self.keys, groups) if self.keys else None
+        self._wide = HashPartitioner(self.keys, MOST_HASH) if self.keys else None
 
     def _of(self, hasher: HashPartitioner | None, table: Any) -> NDArray[np.int32]:
         import pyarrow as pa
@@ -115,6 +117,10 @@ class Hashes:
     def groups(self, table: Any) -> NDArray[np.int32]:
         """The key group of each row."""
         return self._of(self._groups, table)
+
+    def wide(self, table: Any) -> NDArray[np.int64]:
+        """Hashes that few keys share, from 0 to 2^30."""
+        return self._of(self._wide, table).astype(np.int64)
 
     def maybe(self, table: pa.Table, others: pa.Table) -> NDArray[np.bool_]:
         """Which rows may have the keys of one of the others: those that do, and a few more."""

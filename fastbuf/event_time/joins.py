@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,16 +17,15 @@ from numpy.typing import NDArray
 from fastbuf.checks import instance, one_of, whole
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf.event_time.aggregates import normal
-from fastbuf.event_time.arrow_rows import Hashes, in_zones_of, int64s, key_numbers, microseconds
+from fastbuf.event_time.arrow_rows import Hashes, in_zones_of, int64s, microseconds
 from fastbuf.event_time.results import RESULT_ROWS
 from fastbuf.event_time.runs import LABEL, TIER
+from fastbuf.event_time.sorted_rows import SortedRows, numbered, same_keys, spread
 from fastbuf.event_time.watermarks import MIN
 from fastbuf.event_time.windows import MOST_US, Aligned
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    Pairs = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 HOW = ("inner", "left", "right", "full")
 MATCHED = "m"  #: the column that says whether a row has had a partner
@@ -84,7 +84,6 @@ class _Join:
         self._keys = [f"k{i}" for i in range(len(left.keys))]
         self._hashes = Hashes(self._keys, groups)
         self._dirty = np.zeros(groups, bool)
-        self._state: tuple[list[pa.Table], list[pa.Table]] = ([], [])
         self.late: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
         self._keep_late = keep_late
         self.late_rows = self.null_times = 0
@@ -141,31 +140,6 @@ class _Join:
             .to_batches(RESULT_ROWS)
         )
 
-    def _keep(self, side: int, table: pa.Table) -> None:
-        import pyarrow as pa
-
-        pieces = self._state[side]
-        if table.num_rows:
-            pieces.append(table)
-            if len(pieces) > TIER:
-                pieces[:] = [pa.concat_tables(pieces).combine_chunks()]
-
-    def _expired(self, side: int, over: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> list[pa.Table]:
-        """Take out the rows whose labels are over."""
-        import pyarrow as pa
-
-        rest, taken = [], []
-        for table in self._state[side]:
-            mask = over(int64s(table.column(LABEL)))
-            if mask.any():
-                taken.append(table.filter(pa.array(mask)))
-                self._dirty[self._hashes.groups(taken[-1])] = True
-                table = table.filter(pa.array(~mask))
-            if table.num_rows:
-                rest.append(table)
-        self._state[side][:] = rest
-        return taken
-
     # ---- checkpoints
 
     @property
@@ -175,7 +149,7 @@ class _Join:
 
     def freeze(self) -> FrozenJoin:
         """The state as it is now, to be written in another thread; groups are no longer dirty."""
-        frozen = FrozenJoin((list(self._state[LEFT]), list(self._state[RIGHT])), self._hashes, self.dirty)
+        frozen = FrozenJoin((self._tables(LEFT), self._tables(RIGHT)), self._hashes, len(self._dirty), self.dirty)
         self._dirty[:] = False
         return frozen
 
@@ -199,13 +173,20 @@ class _Join:
 
     def figures(self) -> dict[str, int]:
         """Rows and bytes held, and what was late or had no time."""
-        tables = [*self._state[LEFT], *self._state[RIGHT]]
-        return {
-            "rows": sum(table.num_rows for table in tables),
-            "bytes": sum(table.nbytes for table in tables),
-            "late_rows": self.late_rows,
-            "null_times": self.null_times,
-        }
+        rows, nbytes = self._size()
+        return {"rows": rows, "bytes": nbytes, "late_rows": self.late_rows, "null_times": self.null_times}
+
+    def _keep(self, side: int, table: pa.Table) -> None:
+        """Rows of a side, as a checkpoint has them, are state."""
+        raise NotImplementedError
+
+    def _tables(self, side: int) -> list[Callable[[], pa.Table]]:
+        """Gives all rows of a side, as they are now, from any thread."""
+        raise NotImplementedError
+
+    def _size(self) -> tuple[int, int]:
+        """Rows and bytes of the state."""
+        raise NotImplementedError
 
 
 class IntervalJoin(_Join):
@@ -243,6 +224,7 @@ class IntervalJoin(_Join):
         if lower_us > upper_us:
             raise ConfigError(f"lower_us is {lower_us}, and upper_us {upper_us}: the lower bound is the greater")
         super().__init__(left, right, how, groups, keep_late, [])
+        self._state = SortedRows(), SortedRows()
         # Of other time - own time, by side
         self._bounds = ((lower_us, upper_us), (-upper_us, -lower_us))
 
@@ -254,59 +236,63 @@ class IntervalJoin(_Join):
         if taken is None:
             return iter(())
         table, times = taken
+        hashes = self._hashes.wide(table)
+        order = np.argsort(hashes, kind="stable")  # neighbours are found faster
+        lower, upper = self._bounds[side]
+        looked_up = hashes[order], times[order] + lower, times[order] + upper
+        keys = table.select(self._keys)
         out: list[Iterator[pa.RecordBatch]] = []
         matched = np.zeros(table.num_rows, bool)
-        others = self._state[1 - side]
-        for i, other in enumerate(others):
-            own, theirs = self._pairs(side, table, times, other)
+        for run in self._state[1 - side].runs:
+            own, theirs = run.candidates(*looked_up)
             if not len(own):
                 continue
-            mine, partners = table.take(own), other.take(theirs)
+            own = order[own]
+            same = np.flatnonzero(same_keys(keys.take(own), run.table.select(self._keys).take(theirs)))
+            same = same[np.argsort(own[same], kind="stable")]  # as the rows came
+            own, theirs = own[same], theirs[same]
+            mine, partners = table.take(own), run.table.take(theirs)
             out.append(self._result(*((mine, partners) if side == LEFT else (partners, mine)), []))
             matched[own] = True
             if self._outer[1 - side]:
-                flags = other.column(MATCHED).to_numpy().copy()
-                flags[theirs] = True
-                others[i] = with_flags(other, flags)
+                run.matched[theirs] = True
                 self._dirty[self._hashes.groups(partners)] = True
-        self._keep(side, with_flags(table, matched))
+        self._state[side].add(table.drop_columns([LABEL, MATCHED]), hashes, times, matched)
         return (batch for batches in out for batch in batches)
-
-    def _pairs(self, side: int, table: pa.Table, times: NDArray[np.int64], other: pa.Table) -> Pairs:
-        lower, upper = self._bounds[side]
-        theirs = int64s(other.column(LABEL))
-        near = (theirs >= times.min() + lower) & (theirs <= times.max() + upper)
-        if not near.any():
-            return np.empty(0, np.intp), np.empty(0, np.intp)
-        near = np.flatnonzero(near & self._hashes.maybe(other, table))
-        candidates = other.select(self._keys).take(near)
-        own_numbers, numbers = numbered(table.select(self._keys), candidates)
-        # Times by their rank, so that key and time are one number
-        moments = np.unique(theirs[near])
-        span = len(moments) + 1
-        codes = numbers * span + np.searchsorted(moments, theirs[near])
-        order = np.argsort(codes, kind="stable")
-        first = np.searchsorted(codes[order], own_numbers * span + np.searchsorted(moments, times + lower, "left"))
-        end = np.searchsorted(codes[order], own_numbers * span + np.searchsorted(moments, times + upper, "right"))
-        own, at = spread(first, end)
-        return own, near[order[at]]
 
     def watermark(self, us: int) -> Iterator[pa.RecordBatch]:
         """A watermark: rows that can have no partner any more are dropped; of an outer join, they go out before."""
+        import pyarrow as pa
+
         if us <= self.current:
             return
         self.current = us
         for side in (LEFT, RIGHT):
-            upper = self._bounds[side][1]
-            for table in self._expired(side, lambda times, upper=upper: times + upper <= us):  # type: ignore[misc]
+            for table, matched in self._state[side].expire(us - self._bounds[side][1]):
+                self._dirty[self._hashes.groups(table)] = True
                 if self._outer[side]:
-                    yield from self._alone(side, table)
+                    rows = table.filter(pa.array(~matched))
+                    yield from self._result(rows if side == LEFT else None, rows if side == RIGHT else None, [])
 
-    def _alone(self, side: int, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        import pyarrow.compute as pc
+    def _keep(self, side: int, table: pa.Table) -> None:
+        if table.num_rows:
+            times, matched = int64s(table.column(LABEL)), table.column(MATCHED).to_numpy()
+            rows = table.drop_columns([LABEL, MATCHED])
+            self._state[side].add(rows, self._hashes.wide(rows), times, matched)
 
-        rows = table.filter(pc.invert(table.column(MATCHED)))
-        yield from self._result(rows if side == LEFT else None, rows if side == RIGHT else None, [])
+    def _tables(self, side: int) -> list[Callable[[], pa.Table]]:
+        import pyarrow as pa
+
+        def whole(frozen: Callable[[], Any]) -> pa.Table:
+            table, times, matched = frozen()
+            table = table.add_column(len(self._keys), MATCHED, pa.array(matched))
+            return table.add_column(0, LABEL, pa.array(times))
+
+        return [partial(whole, run.frozen()) for run in self._state[side].runs]
+
+    def _size(self) -> tuple[int, int]:
+        runs = [run for side in self._state for run in side.runs]
+        return sum(len(run) for run in runs), sum(run.nbytes for run in runs)
 
 
 class WindowJoin(_Join):
@@ -335,6 +321,7 @@ class WindowJoin(_Join):
         import pyarrow as pa
 
         self.assigner = instance("assigner", assigner, Aligned)
+        self._state: tuple[list[pa.Table], list[pa.Table]] = ([], [])
         self._kind = pa.timestamp("us", getattr(left.schema.field(left.time).type, "tz", None))
         names = ("window_start", "window_end")
         super().__init__(left, right, how, groups, keep_late, [pa.field(name, self._kind) for name in names])
@@ -380,6 +367,40 @@ class WindowJoin(_Join):
         for side in (LEFT, RIGHT):
             self._expired(side, lambda labels: assigner.ends(assigner.last_windows(labels)) - 1 <= us)
 
+    def _keep(self, side: int, table: pa.Table) -> None:
+        import pyarrow as pa
+
+        pieces = self._state[side]
+        if table.num_rows:
+            pieces.append(table)
+            if len(pieces) > TIER:
+                pieces[:] = [pa.concat_tables(pieces).combine_chunks()]
+
+    def _expired(self, side: int, over: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> list[pa.Table]:
+        """Take out the rows whose labels are over."""
+        import pyarrow as pa
+
+        rest, taken = [], []
+        for table in self._state[side]:
+            mask = over(int64s(table.column(LABEL)))
+            if mask.any():
+                taken.append(table.filter(pa.array(mask)))
+                self._dirty[self._hashes.groups(taken[-1])] = True
+                table = table.filter(pa.array(~mask))
+            if table.num_rows:
+                rest.append(table)
+        self._state[side][:] = rest
+        return taken
+
+    def _tables(self, side: int) -> list[Callable[[], pa.Table]]:
+        import pyarrow as pa
+
+        return [partial(pa.concat_tables, [table]) for table in self._state[side]]
+
+    def _size(self) -> tuple[int, int]:
+        tables = [*self._state[LEFT], *self._state[RIGHT]]
+        return sum(table.num_rows for table in tables), sum(table.nbytes for table in tables)
+
     def _joined(self, window: int, left: pa.Table | None, right: pa.Table | None) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
@@ -406,48 +427,34 @@ class WindowJoin(_Join):
 
 
 class FrozenJoin:
-    """The state of a join at one moment."""
+    """The state of a join at one moment, to be read by one thread."""
 
-    def __init__(self, state: tuple[list[pa.Table], list[pa.Table]], hashes: Hashes, dirty: list[int]) -> None:
-        self._state, self._hashes, self.dirty = state, hashes, dirty
-        self._groups = [[hashes.groups(table) for table in pieces] for pieces in state]
+    def __init__(
+        self, tables: tuple[list[Callable[[], pa.Table]], ...], hashes: Hashes, groups: int, dirty: list[int]
+    ) -> None:
+        self._waiting, self._hashes, self._groups, self.dirty = tables, hashes, groups, dirty
+
+    @cached_property
+    def _sides(self) -> list[list[tuple[pa.Table, NDArray[np.intp], NDArray[np.intp]]]]:
+        """The tables of each side; for each the order of its rows by groups, and where each group begins."""
+        sides = []
+        for waiting in self._waiting:
+            tables = []
+            for table in (each() for each in waiting):
+                groups = self._hashes.groups(table)
+                order = np.argsort(groups, kind="stable")
+                tables.append((table, order, np.append(0, np.cumsum(np.bincount(groups, minlength=self._groups)))))
+            sides.append(tables)
+        return sides
 
     def group(self, group: int) -> bytes:
         """The state of a key group: two Arrow streams, of the left side and of the right."""
         import pyarrow as pa
 
         sink = pa.BufferOutputStream()
-        for pieces, groups in zip(self._state, self._groups, strict=True):
-            rows = [table.filter(pa.array(of == group)) for table, of in zip(pieces, groups, strict=True)]
+        for tables in self._sides:
+            rows = [table.take(order[starts[group] : starts[group + 1]]) for table, order, starts in tables]
             table = pa.concat_tables(rows) if rows else pa.table({})
             with pa.ipc.new_stream(sink, table.schema) as stream:
                 stream.write_table(table)
         return bytes(sink.getvalue())
-
-
-def with_flags(table: pa.Table, flags: NDArray[np.bool_]) -> pa.Table:
-    import pyarrow as pa
-
-    return table.set_column(table.schema.get_field_index(MATCHED), MATCHED, pa.array(flags))
-
-
-def numbered(left: pa.Table, right: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A number for the key of each row, the same on both sides; one with a null has another on each side."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    both = pa.concat_tables([left, right])
-    numbers = key_numbers(both.columns, both.num_rows) + 2
-    for column in both.columns:
-        if column.null_count:
-            null = pc.is_null(column).to_numpy()
-            numbers[null] = np.where(np.arange(both.num_rows)[null] < left.num_rows, 0, 1)
-    return numbers[: left.num_rows], numbers[left.num_rows :]
-
-
-def spread(first: NDArray[np.intp], end: NDArray[np.intp]) -> Pairs:
-    """All pairs of a row and a place from its `first` on and below its `end`."""
-    lengths = np.maximum(end - first, 0)
-    rows = np.repeat(np.arange(len(first)), lengths)
-    starts = np.repeat(first - np.append(0, np.cumsum(lengths)[:-1]), lengths) if len(first) else first
-    return rows, starts + np.arange(len(rows))

@@ -1,0 +1,215 @@
+"""Rows of one side of a join, found by key and time: some runs of them, each with an index in the order of both.
+
+Runs of about one size become one, so that a batch is looked up in few of them (O'Neil and others, "The log-structured
+merge-tree", 1996); a run of many rows is left alone, so that no merge takes long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastbuf.event_time.arrow_rows import key_numbers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    Places = NDArray[np.intp]
+    Int64s = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+
+YOUNG_ROWS = 1 << 10  #: below, a run takes the next rows
+MOST_ROWS = 1 << 20  #: from which on a run is not merged
+MERGED = 4  #: runs of about one size that become one
+TIME_BITS = 33  #: of a code, below a hash of 30 bits
+
+
+class SortedRun:
+    """Rows as they came, and where those of a hash and a time are; the oldest of them may have expired.
+
+    Parameters
+    ----------
+    table, hashes, times
+        The rows, the hashes of their keys, from 0 to 2^30, and their times.
+    matched
+        Whether each has had a partner; changed in place.
+    order
+        Their places, some of which after another are in order already; None: as they come.
+    """
+
+    def __init__(
+        self, table: pa.Table, hashes: Int64s, times: Int64s, matched: Bools, order: Places | None = None
+    ) -> None:
+        self.table, self.hashes, self.times, self.matched = table, hashes, times, matched
+        self._least, self._most = int(times.min()), int(times.max())
+        # As many bits of a time as there is room for
+        self._shift = max(0, (self._most - self._least).bit_length() - TIME_BITS)
+        codes = hashes << TIME_BITS | (times - self._least) >> self._shift
+        # NumPy's stable sort merges what is in order, and its other one is the faster for what is not
+        order = np.argsort(codes) if order is None else order[np.argsort(codes[order], kind="stable")]
+        self._order = order.astype(np.int32)
+        self._codes = codes[order]
+        self._expired = 0
+
+    @classmethod
+    def of(cls, runs: Sequence[SortedRun]) -> SortedRun | None:
+        """One of several, without what has expired; None: nothing is left."""
+        import pyarrow as pa
+
+        tables, columns, rows = [], [], 0
+        for run in runs:
+            own = [run.hashes, run.times, run.matched]
+            table, order = run.table, run._order
+            if run._expired:
+                alive = run.alive()
+                table, own = table.filter(pa.array(alive)), [each[alive] for each in own]
+                order = (np.cumsum(alive) - 1)[order[alive[order]]]
+            tables.append(table)
+            columns.append([*own, order + np.int64(rows)])
+            rows += table.num_rows
+        if not rows:
+            return None
+        return cls(pa.concat_tables(tables).combine_chunks(), *map(np.concatenate, zip(*columns, strict=True)))
+
+    def __len__(self) -> int:
+        """Rows that have not expired."""
+        return len(self.times) - self._expired
+
+    @property
+    def nbytes(self) -> int:
+        """Of the rows and their index."""
+        own = self.hashes, self.times, self.matched, self._order, self._codes
+        return int(self.table.nbytes) + sum(each.nbytes for each in own)
+
+    @cached_property
+    def _by_time(self) -> Places:
+        return np.argsort(self.times, kind="stable")
+
+    def candidates(self, hashes: Int64s, low: Int64s, high: Int64s) -> tuple[Places, Places]:
+        """Pairs of a given row, and a place here: of the same hash, the time from `low` to `high`.
+
+        Many given rows are found faster in the order of their hashes.
+        """
+        if low.min() > self._most or high.max() < self._least:
+            return np.empty(0, np.intp), np.empty(0, np.intp)
+        base, most = hashes << TIME_BITS, (1 << TIME_BITS) - 1
+
+        def coded(times: Int64s) -> Int64s:
+            return np.asarray(base + np.clip((times - self._least) >> self._shift, 0, most))
+
+        own, at = spread(
+            np.searchsorted(self._codes, coded(low), "left"), np.searchsorted(self._codes, coded(high), "right")
+        )
+        places = self._order[at].astype(np.intp)
+        times = self.times[places]
+        near = (times >= low[own]) & (times <= high[own])
+        return (own, places) if near.all() else (own[near], places[near])
+
+    def expire(self, through: int) -> Places:
+        """Rows with times up to this one expire: their places, those of which had expired before left out."""
+        if through < self._least:
+            return np.empty(0, np.intp)
+        before = self._expired
+        self._expired = max(before, int(np.searchsorted(self.times, through, "right", sorter=self._by_time)))
+        return self._by_time[before : self._expired]
+
+    def alive(self, expired: int | None = None) -> Bools:
+        """Which rows have not expired; ``expired``: by now, or when so many had."""
+        alive = np.ones(len(self.times), bool)
+        alive[self._by_time[: self._expired if expired is None else expired]] = False
+        return alive
+
+    def frozen(self) -> Callable[[], tuple[pa.Table, Int64s, Bools]]:
+        """Gives the rows of now, their times and whether they were matched; from any thread."""
+        expired, matched = self._expired, self.matched.copy()
+
+        def rows() -> tuple[pa.Table, Int64s, Bools]:
+            if not expired:
+                return self.table, self.times, matched
+            alive = np.flatnonzero(self.alive(expired))
+            return self.table.take(alive), self.times[alive], matched[alive]
+
+        return rows
+
+    @property
+    def is_mostly_expired(self) -> bool:
+        """Whether a copy of the others is worth it."""
+        return 2 * self._expired > len(self.times)
+
+
+class SortedRows:
+    """The rows of a side."""
+
+    def __init__(self) -> None:
+        self.runs: list[SortedRun] = []
+
+    def add(self, table: pa.Table, hashes: Int64s, times: Int64s, matched: Bools) -> None:
+        """Rows, as :class:`SortedRun` has them."""
+        self.runs.append(SortedRun(table, hashes, times, matched))
+        if len(self.runs) > 1 and len(self.runs[-2]) < YOUNG_ROWS:
+            self._merge(2)
+        while (alike := self._alike()) >= MERGED:
+            self._merge(alike)
+
+    def _alike(self) -> int:
+        """How many of the last runs to merge: each has no more rows than those behind it together."""
+        alike = min(1, len(self.runs))
+        rows = sum(len(run) for run in self.runs[-1:])
+        while alike < len(self.runs) and len(self.runs[-1 - alike]) <= min(rows, MOST_ROWS - 1):
+            rows += len(self.runs[-1 - alike])
+            alike += 1
+        return alike
+
+    def _merge(self, last: int) -> None:
+        merged = SortedRun.of(self.runs[-last:])
+        self.runs[-last:] = [] if merged is None else [merged]
+
+    def expire(self, through: int) -> list[tuple[pa.Table, Bools]]:
+        """Take out the rows with times up to this one; with them, which have had a partner."""
+        expired, runs = [], []
+        for run in self.runs:
+            places = run.expire(through)
+            if len(places):
+                expired.append((run.table.take(places), run.matched[places]))
+            rest = SortedRun.of([run]) if run.is_mostly_expired else run
+            if rest is not None:
+                runs.append(rest)
+        self.runs = runs
+        return expired
+
+
+def spread(first: Places, end: Places) -> tuple[Places, Places]:
+    """All pairs of a row and a place from its `first` on and below its `end`."""
+    lengths = np.maximum(end - first, 0)
+    rows = np.repeat(np.arange(len(first)), lengths)
+    starts = np.repeat(first - np.append(0, np.cumsum(lengths)[:-1]), lengths) if len(first) else first
+    return rows, starts + np.arange(len(rows))
+
+
+def numbered(left: pa.Table, right: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A number for the key of each row, the same on both sides; one with a null has another on each side."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    both = pa.concat_tables([left, right])
+    numbers = key_numbers(both.columns, both.num_rows) + 2
+    for column in both.columns:
+        if column.null_count:
+            null = pc.is_null(column).to_numpy()
+            numbers[null] = np.where(np.arange(both.num_rows)[null] < left.num_rows, 0, 1)
+    return numbers[: left.num_rows], numbers[left.num_rows :]
+
+
+def same_keys(left: pa.Table, right: pa.Table) -> Bools:
+    """Whether the keys of two rows at a time are equal; null equals nothing."""
+    import pyarrow as pa
+
+    columns: list[Any] = [left.column(0), right.column(0)]
+    if left.num_columns == 1 and columns[0].type == pa.int64() and not any(each.null_count for each in columns):
+        return np.asarray(columns[0].to_numpy() == columns[1].to_numpy())
+    mine, theirs = numbered(left, right)
+    return np.asarray(mine == theirs)
