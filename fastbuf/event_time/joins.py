@@ -239,12 +239,12 @@ class IntervalJoin(_Join):
         hashes = self._hashes.wide(table)
         order = np.argsort(hashes, kind="stable")  # neighbours are found faster
         lower, upper = self._bounds[side]
-        looked_up = hashes[order], times[order] + lower, times[order] + upper
+        query = hashes[order], times[order] + lower, times[order] + upper
         keys = table.select(self._keys)
         out: list[Iterator[pa.RecordBatch]] = []
         matched = np.zeros(table.num_rows, bool)
         for run in self._state[1 - side].runs:
-            own, theirs = run.candidates(*looked_up)
+            own, theirs = run.candidates(*query)
             if not len(own):
                 continue
             own = order[own]
