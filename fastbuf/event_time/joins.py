@@ -230,35 +230,29 @@ class IntervalJoin(_Join):
 
     def rows(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Rows of the left (0) or right (1) input; the pairs that they make with those that are there."""
-
         reached = MIN if self._bounds[side] == (-MOST_US, MOST_US) else self.current
         taken = self._taken(side, batch, lambda times: times <= reached)
         if taken is None:
-            return iter(())
+            return
         table, times = taken
         hashes = self._hashes.wide(table)
         order = np.argsort(hashes, kind="stable")  # neighbours are found faster
         lower, upper = self._bounds[side]
-        query = hashes[order], times[order] + lower, times[order] + upper
         keys = table.select(self._keys)
-        out: list[Iterator[pa.RecordBatch]] = []
         matched = np.zeros(table.num_rows, bool)
         for run in self._state[1 - side].runs:
-            own, theirs = run.candidates(*query)
-            if not len(own):
-                continue
-            own = order[own]
-            same = np.flatnonzero(same_keys(keys.take(own), run.table.select(self._keys).take(theirs)))
-            same = same[np.argsort(own[same], kind="stable")]  # as the rows came
-            own, theirs = own[same], theirs[same]
-            mine, partners = table.take(own), run.table.take(theirs)
-            out.append(self._result(*((mine, partners) if side == LEFT else (partners, mine)), []))
-            matched[own] = True
-            if self._outer[1 - side]:
-                run.matched[theirs] = True
-                self._dirty[self._hashes.groups(partners)] = True
+            for own, theirs in run.candidates(hashes[order], times[order] + lower, times[order] + upper):
+                own = order[own]
+                same = np.flatnonzero(same_keys(keys.take(own), run.table.select(self._keys).take(theirs)))
+                same = same[np.argsort(own[same], kind="stable")]  # as the rows came
+                own, theirs = own[same], theirs[same]
+                mine, partners = table.take(own), run.table.take(theirs)
+                yield from self._result(*((mine, partners) if side == LEFT else (partners, mine)), [])
+                matched[own] = True
+                if self._outer[1 - side]:
+                    run.matched[theirs] = True
+                    self._dirty[self._hashes.groups(partners)] = True
         self._state[side].add(table.drop_columns([LABEL, MATCHED]), hashes, times, matched)
-        return (batch for batches in out for batch in batches)
 
     def watermark(self, us: int) -> Iterator[pa.RecordBatch]:
         """A watermark: rows that can have no partner any more are dropped; of an outer join, they go out before."""
@@ -416,9 +410,9 @@ class WindowJoin(_Join):
             order = np.argsort(theirs, kind="stable")
             first = np.searchsorted(theirs[order], mine, "left")
             end = np.searchsorted(theirs[order], mine, "right")
-            own, at = spread(first, end)
-            yield from self._result(left.take(own), right.take(order[at]), times(len(own)))
-            alone[LEFT][own], alone[RIGHT][order[at]] = False, False  # type: ignore[index]
+            for own, at in spread(first, end):
+                yield from self._result(left.take(own), right.take(order[at]), times(len(own)))
+                alone[LEFT][own], alone[RIGHT][order[at]] = False, False  # type: ignore[index]
         for side, table in enumerate((left, right)):
             if table is not None and self._outer[side]:
                 rows = table.filter(pa.array(alone[side]))

@@ -6,7 +6,7 @@ merge-tree", 1996); a run of many rows is left alone, so that no merge takes lon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 YOUNG_ROWS = 1 << 10  #: below, a run takes the next rows
 MOST_ROWS = 1 << 20  #: from which on a run is not merged
 MERGED = 4  #: runs of about one size that become one
+MOST_PAIRS = 1 << 18  #: at once: of a key with many rows there may be more than fit into memory
 TIME_BITS = 33  #: of a code, below a hash of 30 bits
 
 
@@ -89,25 +90,24 @@ class SortedRun:
     def _by_time(self) -> Places:
         return np.argsort(self.times, kind="stable")
 
-    def candidates(self, hashes: Int64s, low: Int64s, high: Int64s) -> tuple[Places, Places]:
-        """Pairs of a given row, and a place here: of the same hash, the time from `low` to `high`.
+    def candidates(self, hashes: Int64s, low: Int64s, high: Int64s) -> Iterator[tuple[Places, Places]]:
+        """Pairs of a given row and a place here, some at a time: of the same hash, the time from `low` to `high`.
 
         Many given rows are found faster in the order of their hashes.
         """
         if low.min() > self._most or high.max() < self._least:
-            return np.empty(0, np.intp), np.empty(0, np.intp)
+            return
         base, most = hashes << TIME_BITS, (1 << TIME_BITS) - 1
 
         def coded(times: Int64s) -> Int64s:
             return np.asarray(base + np.clip((times - self._least) >> self._shift, 0, most))
 
-        own, at = spread(
-            np.searchsorted(self._codes, coded(low), "left"), np.searchsorted(self._codes, coded(high), "right")
-        )
-        places = self._order[at].astype(np.intp)
-        times = self.times[places]
-        near = (times >= low[own]) & (times <= high[own])
-        return (own, places) if near.all() else (own[near], places[near])
+        first = np.searchsorted(self._codes, coded(low), "left")
+        for own, at in spread(first, np.searchsorted(self._codes, coded(high), "right")):
+            places = self._order[at].astype(np.intp)
+            times = self.times[places]
+            near = (times >= low[own]) & (times <= high[own])
+            yield (own, places) if near.all() else (own[near], places[near])
 
     def expire(self, through: int) -> Places:
         """Rows with times up to this one expire: their places, those of which had expired before left out."""
@@ -182,12 +182,19 @@ class SortedRows:
         return expired
 
 
-def spread(first: Places, end: Places) -> tuple[Places, Places]:
-    """All pairs of a row and a place from its `first` on and below its `end`."""
+def spread(first: Places, end: Places) -> Iterator[tuple[Places, Places]]:
+    """All pairs of a row and a place from its `first` on and below its `end`, not too many at once."""
     lengths = np.maximum(end - first, 0)
-    rows = np.repeat(np.arange(len(first)), lengths)
-    starts = np.repeat(first - np.append(0, np.cumsum(lengths)[:-1]), lengths) if len(first) else first
-    return rows, starts + np.arange(len(rows))
+    ends = np.cumsum(lengths)
+    starts = first - (ends - lengths)
+    pairs = int(ends[-1]) if len(ends) else 0
+    for begin in range(0, pairs, MOST_PAIRS):
+        numbers = np.arange(begin, min(begin + MOST_PAIRS, pairs))
+        if pairs <= MOST_PAIRS:
+            rows = np.repeat(np.arange(len(first)), lengths)
+        else:
+            rows = np.searchsorted(ends, numbers, "right")
+        yield rows, starts[rows] + numbers
 
 
 def numbered(left: pa.Table, right: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -16,7 +16,7 @@ FAR = 1 << 50  #: more than fits into a code
 def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of runs: as they are, or so small that there are many, some of which are merged no more."""
     if request.param == "many":
-        for name, size in (("YOUNG_ROWS", 4), ("MOST_ROWS", 64), ("MERGED", 2)):
+        for name, size in (("YOUNG_ROWS", 4), ("MOST_ROWS", 64), ("MERGED", 2), ("MOST_PAIRS", 3)):
             monkeypatch.setattr(sorted_rows, name, size)
 
 
@@ -41,8 +41,8 @@ def test_what_is_found_and_what_expires(span: int, hashes: int) -> None:
         high = low + random.integers(0, span, 5)
         found = []
         for run in rows.runs:
-            own, places = run.candidates(asked, low, high)
-            found += list(zip(own.tolist(), run.table.column("n").take(places).to_pylist(), strict=True))
+            for own, places in run.candidates(asked, low, high):
+                found += list(zip(own.tolist(), run.table.column("n").take(places).to_pylist(), strict=True))
         at_least = {
             (i, n) for i in range(5) for n, (h, t, _) in wanted.items() if h == asked[i] and low[i] <= t <= high[i]
         }
@@ -80,6 +80,16 @@ def test_what_is_frozen_stays_as_it_was() -> None:
     table, times, matched = frozen()
     assert table.column("n").to_pylist() == [1, 2, 3]
     assert (times.tolist(), matched.tolist()) == ([1, 2, 3], [False] * 3)
+
+
+def test_pairs_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row with more partners than a part has, rows with none, and parts that end within a row."""
+    monkeypatch.setattr(sorted_rows, "MOST_PAIRS", 4)
+    first, end = np.array([0, 5, 5, 20, 3]), np.array([10, 5, 8, 19, 4])
+    parts = list(sorted_rows.spread(first, end))
+    assert [len(rows) for rows, _ in parts] == [4, 4, 4, 2]
+    pairs = [pair for rows, at in parts for pair in zip(rows.tolist(), at.tolist(), strict=True)]
+    assert pairs == [(row, at) for row in range(5) for at in range(first[row], end[row])]
 
 
 def test_a_lookup_takes_few_runs() -> None:

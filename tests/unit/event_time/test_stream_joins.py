@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -192,6 +193,22 @@ def test_rows_are_kept_only_for_as_long_as_a_partner_may_come() -> None:
     assert len(list(join.rows(1, batch(1, [("a", 110, 3)])))) == 1
     list(join.watermark(110))
     assert join.figures()["rows"] == 0
+
+
+@pytest.mark.parametrize("how", ["inner", "full"])
+@pytest.mark.parametrize("windowed", [False, True])
+def test_a_key_with_many_rows_on_both_sides_has_its_pairs_one_after_the_other(how: str, windowed: bool) -> None:
+    """Four million pairs, which never stand in memory together."""
+    join: Any = WindowJoin(*SIDES, Tumbling(10), how=how) if windowed else IntervalJoin(*SIDES, 0, 10, how=how)
+    before = pa.total_allocated_bytes()
+    list(join.rows(0, batch(0, [("a", 1, n) for n in range(2000)])))
+    results = join.rows(1, batch(1, [("a", 2, n) for n in range(2000)]))
+    pairs = most = 0
+    for made in chain(results, join.watermark(MAX) if windowed else ()):
+        pairs += made.num_rows
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert pairs == 4_000_000
+    assert most < 60 << 20
 
 
 def test_late_rows_and_rows_without_a_time_are_counted() -> None:
