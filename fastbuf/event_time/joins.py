@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastbuf.checks import instance, one_of, whole
+from fastbuf.checks import one_of, whole
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf.event_time.aggregates import normal
-from fastbuf.event_time.arrow_rows import Hashes, in_zones_of, int64s, microseconds
+from fastbuf.event_time.arrow_rows import Hashes, in_zones_of, microseconds
 from fastbuf.event_time.results import RESULT_ROWS
-from fastbuf.event_time.runs import LABEL, TIER
-from fastbuf.event_time.sorted_rows import SortedRows, numbered, same_keys, spread
+from fastbuf.event_time.runs import LABEL
 from fastbuf.event_time.watermarks import MIN
-from fastbuf.event_time.windows import MOST_US, Aligned
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +49,7 @@ class Side:
     time: str
 
 
-class _Join:
+class Join:
     """What both joins share: sides with their rows, late rows, key groups, and the columns of the result."""
 
     def __init__(self, left: Side, right: Side, how: str, groups: int, keep_late: bool, extra: list[pa.Field]) -> None:
@@ -172,9 +170,10 @@ class _Join:
         self.current = min((int(state["watermark"]) for state in states), default=MIN)
 
     def figures(self) -> dict[str, int]:
-        """Rows and bytes held, and what was late or had no time."""
+        """Rows and bytes held, of them in files, and what was late or had no time."""
         rows, nbytes = self._size()
-        return {"rows": rows, "bytes": nbytes, "late_rows": self.late_rows, "null_times": self.null_times}
+        counts = {"rows": rows, "bytes": nbytes, "file_bytes": self._file_bytes()}
+        return {**counts, "late_rows": self.late_rows, "null_times": self.null_times}
 
     def _keep(self, side: int, table: pa.Table) -> None:
         """Rows of a side, as a checkpoint has them, are state."""
@@ -188,236 +187,9 @@ class _Join:
         """Rows and bytes of the state."""
         raise NotImplementedError
 
-
-class IntervalJoin(_Join):
-    """Pairs of rows with equal keys, the right one from `lower_us` to `upper_us` behind the left one, both included.
-
-    A pair goes out when its second row comes.  A row is late if the watermark has reached it.  It is kept for as long
-    as a row that is not late may be its partner.
-
-    Parameters
-    ----------
-    left, right
-        The inputs.
-    lower_us, upper_us
-        Bounds of right time - left time, in microseconds; they may be negative.  ``MOST_US`` and its negative are none:
-        the rows that wait for them are kept for ever, and where both are, no row is late.
-    how
-        ``"inner"``, or ``"left"``, ``"right"``, ``"full"``: rows without a partner go out when none can come any more.
-    groups, keep_late
-        As of :class:`~fastbuf.event_time.operator.WindowOperator`; `late` has a list for each side.
-    """
-
-    def __init__(
-        self,
-        left: Side,
-        right: Side,
-        lower_us: int,
-        upper_us: int,
-        *,
-        how: str = "inner",
-        groups: int = 128,
-        keep_late: bool = False,
-    ) -> None:
-        whole("lower_us", lower_us, -MOST_US, MOST_US)
-        whole("upper_us", upper_us, -MOST_US, MOST_US)
-        if lower_us > upper_us:
-            raise ConfigError(f"lower_us is {lower_us}, and upper_us {upper_us}: the lower bound is the greater")
-        super().__init__(left, right, how, groups, keep_late, [])
-        self._state = SortedRows(), SortedRows()
-        # Of other time - own time, by side
-        self._bounds = ((lower_us, upper_us), (-upper_us, -lower_us))
-
-    def rows(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Rows of the left (0) or right (1) input; the pairs that they make with those that are there."""
-        reached = MIN if self._bounds[side] == (-MOST_US, MOST_US) else self.current
-        taken = self._taken(side, batch, lambda times: times <= reached)
-        if taken is None:
-            return
-        table, times = taken
-        hashes = self._hashes.wide(table)
-        order = np.argsort(hashes, kind="stable")  # neighbours are found faster
-        lower, upper = self._bounds[side]
-        keys = table.select(self._keys)
-        matched = np.zeros(table.num_rows, bool)
-        for run in self._state[1 - side].runs:
-            for own, theirs in run.candidates(hashes[order], times[order] + lower, times[order] + upper):
-                own = order[own]
-                same = np.flatnonzero(same_keys(keys.take(own), run.table.select(self._keys).take(theirs)))
-                same = same[np.argsort(own[same], kind="stable")]  # as the rows came
-                own, theirs = own[same], theirs[same]
-                mine, partners = table.take(own), run.table.take(theirs)
-                yield from self._result(*((mine, partners) if side == LEFT else (partners, mine)), [])
-                matched[own] = True
-                if self._outer[1 - side]:
-                    run.matched[theirs] = True
-                    self._dirty[self._hashes.groups(partners)] = True
-        self._state[side].add(table.drop_columns([LABEL, MATCHED]), hashes, times, matched)
-
-    def watermark(self, us: int) -> Iterator[pa.RecordBatch]:
-        """A watermark: rows that can have no partner any more are dropped; of an outer join, they go out before."""
-        import pyarrow as pa
-
-        if us <= self.current:
-            return
-        self.current = us
-        for side in (LEFT, RIGHT):
-            for table, matched in self._state[side].expire(us - self._bounds[side][1]):
-                self._dirty[self._hashes.groups(table)] = True
-                if self._outer[side]:
-                    rows = table.filter(pa.array(~matched))
-                    yield from self._result(rows if side == LEFT else None, rows if side == RIGHT else None, [])
-
-    def _keep(self, side: int, table: pa.Table) -> None:
-        if table.num_rows:
-            times, matched = int64s(table.column(LABEL)), table.column(MATCHED).to_numpy()
-            rows = table.drop_columns([LABEL, MATCHED])
-            self._state[side].add(rows, self._hashes.wide(rows), times, matched)
-
-    def _tables(self, side: int) -> list[Callable[[], pa.Table]]:
-        import pyarrow as pa
-
-        def whole(frozen: Callable[[], Any]) -> pa.Table:
-            table, times, matched = frozen()
-            table = table.add_column(len(self._keys), MATCHED, pa.array(matched))
-            return table.add_column(0, LABEL, pa.array(times))
-
-        return [partial(whole, run.frozen()) for run in self._state[side].runs]
-
-    def _size(self) -> tuple[int, int]:
-        runs = [run for side in self._state for run in side.runs]
-        return sum(len(run) for run in runs), sum(run.nbytes for run in runs)
-
-
-class WindowJoin(_Join):
-    """Pairs of rows with equal keys in the same tumbling or sliding window; they go out when it ends.
-
-    The result has ``window_start`` and ``window_end`` first.  A row is late for the windows that have ended.
-
-    Parameters
-    ----------
-    assigner
-        :class:`~fastbuf.event_time.windows.Tumbling` or ``Sliding``.
-    left, right, how, groups, keep_late
-        As of :class:`IntervalJoin`.
-    """
-
-    def __init__(
-        self,
-        left: Side,
-        right: Side,
-        assigner: Aligned,
-        *,
-        how: str = "inner",
-        groups: int = 128,
-        keep_late: bool = False,
-    ) -> None:
-        import pyarrow as pa
-
-        self.assigner = instance("assigner", assigner, Aligned)
-        self._state: tuple[list[pa.Table], list[pa.Table]] = ([], [])
-        self._kind = pa.timestamp("us", getattr(left.schema.field(left.time).type, "tz", None))
-        names = ("window_start", "window_end")
-        super().__init__(left, right, how, groups, keep_late, [pa.field(name, self._kind) for name in names])
-
-    def rows(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Rows of the left (0) or right (1) input; nothing goes out."""
-        import pyarrow as pa
-
-        assigner = self.assigner
-
-        def late(times: NDArray[np.int64]) -> NDArray[np.bool_]:
-            last = assigner.last_windows(assigner.panes(times))
-            return np.asarray(assigner.ends(last) - 1 <= self.current) & (times <= self.current)
-
-        taken = self._taken(side, batch, late)
-        if taken is not None:
-            table, times = taken
-            panes = assigner.panes(times)
-            inside = assigner.last_windows(panes) + assigner.size > panes
-            if not inside.all():
-                table, panes = table.filter(pa.array(inside)), panes[inside]
-            self._keep(side, table.set_column(0, LABEL, pa.array(panes)))
-        return iter(())
-
-    def watermark(self, us: int) -> Iterator[pa.RecordBatch]:
-        """A watermark: the pairs of the windows that end with it, in the order of windows."""
-        import pyarrow as pa
-
-        if us <= self.current:
-            return
-        before, self.current = self.current, us
-        assigner = self.assigner
-        panes = [int64s(table.column(LABEL)) for pieces in self._state for table in pieces]
-        windows = np.unique(assigner.windows(np.unique(np.concatenate(panes)))[1]) if panes else np.empty(0, np.int64)
-        ends = assigner.ends(windows)
-        for window in windows[(ends - 1 > before) & (ends - 1 <= us)].tolist():
-            sides = []
-            for pieces in self._state:
-                labels = [int64s(table.column(LABEL)) for table in pieces]
-                masks = [(label >= window) & (label < window + assigner.size) for label in labels]
-                sides.append([table.filter(pa.array(mask)) for table, mask in zip(pieces, masks, strict=True)])
-            yield from self._joined(window, *(pa.concat_tables(side) if side else None for side in sides))
-        for side in (LEFT, RIGHT):
-            self._expired(side, lambda labels: assigner.ends(assigner.last_windows(labels)) - 1 <= us)
-
-    def _keep(self, side: int, table: pa.Table) -> None:
-        import pyarrow as pa
-
-        pieces = self._state[side]
-        if table.num_rows:
-            pieces.append(table)
-            if len(pieces) > TIER:
-                pieces[:] = [pa.concat_tables(pieces).combine_chunks()]
-
-    def _expired(self, side: int, over: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> list[pa.Table]:
-        """Take out the rows whose labels are over."""
-        import pyarrow as pa
-
-        rest, taken = [], []
-        for table in self._state[side]:
-            mask = over(int64s(table.column(LABEL)))
-            if mask.any():
-                taken.append(table.filter(pa.array(mask)))
-                self._dirty[self._hashes.groups(taken[-1])] = True
-                table = table.filter(pa.array(~mask))
-            if table.num_rows:
-                rest.append(table)
-        self._state[side][:] = rest
-        return taken
-
-    def _tables(self, side: int) -> list[Callable[[], pa.Table]]:
-        import pyarrow as pa
-
-        return [partial(pa.concat_tables, [table]) for table in self._state[side]]
-
-    def _size(self) -> tuple[int, int]:
-        tables = [*self._state[LEFT], *self._state[RIGHT]]
-        return sum(table.num_rows for table in tables), sum(table.nbytes for table in tables)
-
-    def _joined(self, window: int, left: pa.Table | None, right: pa.Table | None) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        label = np.array([window])
-        bounds = [int(self.assigner.starts(label)[0]), int(self.assigner.ends(label)[0])]
-
-        def times(rows: int) -> list[Any]:
-            return [pa.array(np.full(rows, bound)).cast(self._kind) for bound in bounds]
-
-        alone = [None if t is None else np.ones(t.num_rows, bool) for t in (left, right)]
-        if left is not None and right is not None:
-            mine, theirs = numbered(left.select(self._keys), right.select(self._keys))
-            order = np.argsort(theirs, kind="stable")
-            first = np.searchsorted(theirs[order], mine, "left")
-            end = np.searchsorted(theirs[order], mine, "right")
-            for own, at in spread(first, end):
-                yield from self._result(left.take(own), right.take(order[at]), times(len(own)))
-                alone[LEFT][own], alone[RIGHT][order[at]] = False, False  # type: ignore[index]
-        for side, table in enumerate((left, right)):
-            if table is not None and self._outer[side]:
-                rows = table.filter(pa.array(alone[side]))
-                only = [rows if side == which else None for which in (LEFT, RIGHT)]
-                yield from self._result(only[LEFT], only[RIGHT], times(rows.num_rows))
+    def _file_bytes(self) -> int:
+        """Bytes of it in files."""
+        return 0
 
 
 class FrozenJoin:

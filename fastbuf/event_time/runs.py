@@ -174,24 +174,20 @@ class Runs:
 
     def by_group(self, low: int, high: int) -> Iterator[pa.Table]:
         """The rows with labels from `low` on and below `high`, in parts: all rows of a key are in one."""
-        import pyarrow as pa
-
         assert self._spill is not None
-        pieces = []
-        for run in self.runs:
-            for at in range(*np.searchsorted(run.labels, (low, high))):
-                pieces.append(run.of_label(at, self._spill.groups_of))
+        pieces = self.in_groups(low, high, self._spill.groups_of)
         groups = self._spill.groups
         parts = min(groups, -(-sum(table.num_rows for table, _ in pieces) // PART_ROWS))
         for part in range(parts):
-            ends = part * groups // parts, (part + 1) * groups // parts
-            some = []
-            for table, numbers in pieces:
-                first, end = np.searchsorted(numbers, ends)
-                if end > first:
-                    some.append(table.slice(first, end - first))
-            if some:
-                yield pa.concat_tables(some)
+            rows = of_groups(pieces, part * groups // parts, (part + 1) * groups // parts)
+            if rows is not None:
+                yield rows
+
+    def in_groups(self, low: int, high: int, groups_of: GroupsOf) -> list[tuple[pa.Table, NDArray[Any]]]:
+        """The rows with labels from `low` on and below `high`, in pieces by key group; with the group of each row."""
+        return [
+            run.of_label(at, groups_of) for run in self.runs for at in range(*np.searchsorted(run.labels, (low, high)))
+        ]
 
     def labels(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The labels in order, and the rows of each."""
@@ -266,3 +262,15 @@ class Runs:
         for run in self.runs:
             if run.file is not None:
                 run.file.release()
+
+
+def of_groups(pieces: list[tuple[pa.Table, NDArray[Any]]], first: int, end: int) -> pa.Table | None:
+    """The rows of the key groups from `first` on and below `end`, of pieces by group; None: there are none."""
+    import pyarrow as pa
+
+    some = []
+    for table, numbers in pieces:
+        begin, stop = np.searchsorted(numbers, (first, end))
+        if stop > begin:
+            some.append(table.slice(begin, stop - begin))
+    return pa.concat_tables(some) if some else None

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastbuf.event_time.arrow_rows import key_numbers
+from fastbuf.event_time.spill import MappedFile, Spill
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,16 +41,23 @@ class SortedRun:
         Whether each has had a partner; changed in place.
     order
         Their places, some of which after another are in order already; None: as they come.
+
+    Attributes
+    ----------
+    file
+        What the table is mapped from; None: it is in memory.
     """
+
+    file: MappedFile | None = None
 
     def __init__(
         self, table: pa.Table, hashes: Int64s, times: Int64s, matched: Bools, order: Places | None = None
     ) -> None:
-        self.table, self.hashes, self.times, self.matched = table, hashes, times, matched
+        self.table, self.hashes, self.times, self.matched = table, hashes.astype(np.int32), times, matched
         self._least, self._most = int(times.min()), int(times.max())
         # As many bits of a time as there is room for
         self._shift = max(0, (self._most - self._least).bit_length() - TIME_BITS)
-        codes = hashes << TIME_BITS | (times - self._least) >> self._shift
+        codes = hashes.astype(np.int64) << TIME_BITS | (times - self._least) >> self._shift
         # NumPy's stable sort merges what is in order, and its other one is the faster for what is not
         order = np.argsort(codes) if order is None else order[np.argsort(codes[order], kind="stable")]
         self._order = order.astype(np.int32)
@@ -61,9 +69,11 @@ class SortedRun:
         """One of several, without what has expired; None: nothing is left."""
         import pyarrow as pa
 
-        tables, columns, rows = [], [], 0
+        tables: list[pa.Table] = []
+        columns: list[list[Any]] = []
+        rows = 0
         for run in runs:
-            own = [run.hashes, run.times, run.matched]
+            own: list[Any] = [run.hashes, run.times, run.matched]
             table, order = run.table, run._order
             if run._expired:
                 alive = run.alive()
@@ -85,6 +95,10 @@ class SortedRun:
         """Of the rows and their index."""
         own = self.hashes, self.times, self.matched, self._order, self._codes
         return int(self.table.nbytes) + sum(each.nbytes for each in own)
+
+    def write(self, spill: Spill) -> None:
+        """Put the rows into a file; the index stays in memory."""
+        self.table, self.file = spill.mapped([self.table.combine_chunks()])
 
     @cached_property
     def _by_time(self) -> Places:
@@ -142,10 +156,17 @@ class SortedRun:
 
 
 class SortedRows:
-    """The rows of a side."""
+    """The rows of a side.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    spill
+        What writes rows that do not fit into memory; None: all do.
+    """
+
+    def __init__(self, spill: Spill | None = None) -> None:
         self.runs: list[SortedRun] = []
+        self._spill = spill
 
     def add(self, table: pa.Table, hashes: Int64s, times: Int64s, matched: Bools) -> None:
         """Rows, as :class:`SortedRun` has them."""
@@ -154,6 +175,21 @@ class SortedRows:
             self._merge(2)
         while (alike := self._alike()) >= MERGED:
             self._merge(alike)
+        if self._spill is not None:
+            inside = [run for run in self.runs if run.file is None]
+            if sum(run.table.nbytes for run in inside) > self._spill.limit:
+                for run in inside:
+                    run.write(self._spill)
+
+    def file_bytes(self) -> int:
+        """Bytes of the files."""
+        return sum(len(run.file) for run in self.runs if run.file is not None)
+
+    def release(self) -> None:
+        """Give back the memory of what was read of files."""
+        for run in self.runs:
+            if run.file is not None:
+                run.file.release()
 
     def _alike(self) -> int:
         """How many of the last runs to merge: each has no more rows than those behind it together."""

@@ -1,10 +1,10 @@
-"""State of windows that does not fit into memory: a table in a file without a name, which is mapped into memory."""
+"""State of windows and joins beyond its memory: a table in a file without a name, which is mapped to be read."""
 
 from __future__ import annotations
 
 import mmap
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,19 +74,37 @@ class Spill:
         ResourceError
             There is no room for it.
         """
-        import pyarrow as pa
-
         labels: list[Labels] = []
         counts: list[NDArray[np.intp]] = []
+
+        def in_order() -> Iterator[pa.Table]:
+            for table in tables:
+                table = self._in_order(table)
+                each = np.unique(int64s(table.column(LABEL)), return_counts=True)
+                labels.append(each[0])
+                counts.append(each[1])
+                yield table
+
+        table, mapped = self.mapped(in_order())
+        distinct, at = np.unique(np.concatenate(labels), return_inverse=True)
+        rows = np.bincount(at, np.concatenate(counts)).astype(np.int64)
+        return table.drop_columns([GROUP]), distinct, np.append(0, np.cumsum(rows)), table.column(GROUP), mapped
+
+    def mapped(self, tables: Iterable[pa.Table]) -> tuple[pa.Table, MappedFile]:
+        """One table of several, in a file; at least one, all of one schema.
+
+        Raises
+        ------
+        ResourceError
+            There is no room for it.
+        """
+        import pyarrow as pa
+
         directory = spill_directory(self._directory, SETTING)
         try:
             with tempfile.TemporaryFile(dir=directory) as file:
                 writer = None
                 for table in tables:
-                    table = self._in_order(table)
-                    each = np.unique(int64s(table.column(LABEL)), return_counts=True)
-                    labels.append(each[0])
-                    counts.append(each[1])
                     if writer is None:
                         writer = pa.ipc.new_stream(pa.PythonFile(file, "w"), table.schema)
                     writer.write_table(table)
@@ -96,16 +114,13 @@ class Spill:
                 mapped = MappedFile(file)
         except OSError as error:
             raise ResourceError(
-                f"state of windows beyond {self.limit} bytes cannot be written to {directory}: {error}; name a "
-                "directory with room (spill_directory), or let more stay in memory (memory_bytes)"
+                f"state beyond {self.limit} bytes cannot be written to {directory}: {error}; name a directory with "
+                "room (spill_directory), or let more stay in memory (memory_bytes)"
             ) from error
         with pa.ipc.open_stream(mapped.buffer()) as stream:
-            table = stream.read_all()
-        distinct, at = np.unique(np.concatenate(labels), return_inverse=True)
-        rows = np.bincount(at, np.concatenate(counts)).astype(np.int64)
-        groups = table.column(GROUP)
+            whole = stream.read_all()
         pa.default_memory_pool().release_unused()
-        return table.drop_columns([GROUP]), distinct, np.append(0, np.cumsum(rows)), groups, mapped
+        return whole, mapped
 
     def _in_order(self, table: pa.Table) -> pa.Table:
         import pyarrow as pa

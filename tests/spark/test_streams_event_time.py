@@ -269,6 +269,33 @@ def test_joins_and_unions_of_two_streams(spark: Any, tmp_path: Path) -> None:
     assert Counter(tables["union"].column("v").to_pylist()) == Counter(v for *_, v in [*left, *right])
 
 
+@pytest.mark.parametrize("kind", ["interval", "window"])
+def test_a_join_that_does_not_fit_into_memory(spark: Any, tmp_path: Path, kind: str) -> None:
+    """Most of its state is in files, through a checkpoint and a restart with another parallelism."""
+    rows = [(n * 10, n * 7919 % 60_001, n) for n in range(60_000)]
+    conf = fbs.ShuffleConf(memory_bytes=512 << 10, segment_size=8 << 10)
+    sink = fbs.to_memory()
+
+    def started(partitions: int) -> Any:
+        sides = []
+        for names in ("at k v", "bt k w"):
+            columns = "{} timestamp, {} long, {} long".format(*names.split())
+            source = Rows(rows, size=2000, every=0.03, names=names)
+            stream = fbs.stream(spark, source, columns, tasks=1, conf=conf).with_watermark(names[:2])
+            sides.append(stream.group_by("k", partitions=partitions))
+        a, b = sides
+        joined = a.interval_join(b, 0, "1 second") if kind == "interval" else a.window_join(b, "1 second")
+        return joined.write_stream(sink, tmp_path / "chk", every=0.2)
+
+    query = started(2)
+    until(lambda: query.progress()["stages"][-1].get("spilled_bytes", 0) > 0 and query.progress()["checkpoints"])
+    query.stop()
+    query = started(1)
+    assert query.await_termination(120)
+    pairs = sorted(zip(*(sink.table().column(name).to_pylist() for name in "vw"), strict=True))
+    assert pairs == [(n, n) for n in range(60_000)]
+
+
 def test_windows_of_all_rows_go_on_after_a_restart(spark: Any, tmp_path: Path) -> None:
     """Without keys: one group, in one task."""
     rows = shuffled(1500, 6)

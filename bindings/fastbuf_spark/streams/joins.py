@@ -8,9 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.event_time.arrow_rows import words_of
-from fastbuf.event_time.joins import FrozenJoin, IntervalJoin, Side, WindowJoin
+from fastbuf.event_time.interval_join import IntervalJoin
+from fastbuf.event_time.joins import FrozenJoin, Side
 from fastbuf.event_time.watermarks import MIN, in_microseconds
+from fastbuf.event_time.window_join import WindowJoin
 from fastbuf.event_time.windows import Aligned
+from fastbuf_spark.worker.nameless import local_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,11 +62,15 @@ class JoinSpec:
     sides
         Schema, key columns and time of each input.
     make
-        Makes the join of :mod:`fastbuf.event_time.joins`, from the sides and the number of key groups.
+        Makes the join of :mod:`fastbuf.event_time.joins`, from the sides, the number of key groups, and its memory.
+    memory_bytes, spill_directory
+        Of state, before files have the rest; and where these are.
     """
 
     sides: tuple[Side, Side]
     make: Callable[..., Any]
+    memory_bytes: int | None = None
+    spill_directory: str = ""
 
     def __call__(self) -> JoinedRows:
         return JoinedRows(self)
@@ -91,7 +98,11 @@ class JoinedRows:
         self._join: Any = None
 
     def open(self, key_groups: int) -> None:
-        self._join = self._spec.make(*self._spec.sides, groups=key_groups)
+        spec = self._spec
+        directory = spec.spill_directory or local_directory()
+        self._join = spec.make(
+            *spec.sides, groups=key_groups, memory_bytes=spec.memory_bytes, spill_directory=directory
+        )
 
     def begin(self, mark_ms: int) -> None:
         """All groups are restored; the task's watermark was this."""
@@ -133,7 +144,8 @@ class JoinedRows:
 
     def figures(self) -> dict[str, Any]:
         figures = self._join.figures()
-        return {"state_rows": figures["rows"], "state_bytes": figures["bytes"], "late_rows": figures["late_rows"]}
+        sizes = {"state_bytes": figures["bytes"], "spilled_bytes": figures["file_bytes"]}
+        return {"state_rows": figures["rows"], **sizes, "late_rows": figures["late_rows"]}
 
     def close(self) -> None:
         pass
@@ -153,8 +165,8 @@ def interval_join(lower_us: int, upper_us: int, how: str) -> Callable[..., Any]:
     return partial(_interval, lower_us, upper_us, how)
 
 
-def _interval(lower_us: int, upper_us: int, how: str, left: Side, right: Side, groups: int) -> IntervalJoin:
-    return IntervalJoin(left, right, lower_us, upper_us, how=how, groups=groups)
+def _interval(lower_us: int, upper_us: int, how: str, left: Side, right: Side, **more: Any) -> IntervalJoin:
+    return IntervalJoin(left, right, lower_us, upper_us, how=how, **more)
 
 
 def window_join(assigner: Any, how: str) -> Callable[..., Any]:
@@ -162,8 +174,8 @@ def window_join(assigner: Any, how: str) -> Callable[..., Any]:
     return partial(_window, assigner, how)
 
 
-def _window(assigner: Any, how: str, left: Side, right: Side, groups: int) -> WindowJoin:
-    return WindowJoin(left, right, assigner, how=how, groups=groups)
+def _window(assigner: Any, how: str, left: Side, right: Side, **more: Any) -> WindowJoin:
+    return WindowJoin(left, right, assigner, how=how, **more)
 
 
 def key_places(schema: pa.Schema, keys: Sequence[str], side: int) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from fastbuf_spark.shipping import AsItIs
 from fastbuf_spark.streams.compatible import check_sinks, fit
 from fastbuf_spark.streams.drafts import Draft, seconds_of
 from fastbuf_spark.streams.event_times import TimeSpec
+from fastbuf_spark.streams.joins import JoinSpec
 from fastbuf_spark.streams.query import CheckpointConf, StreamingQuery, check_slots
 from fastbuf_spark.streams.sink import Sink
 from fastbuf_spark.streams.spec import Output, StreamSpec, StreamStage
@@ -432,13 +433,11 @@ class Stream:
             names[draft.label] = names.get(draft.label, 0) + 1
             name = draft.label if names[draft.label] == 1 else f"{draft.label} ({names[draft.label]})"
             operator = draft.operator
+            if isinstance(operator, WindowSpec | JoinSpec):
+                memory = conf.held_bytes(self._spark.conf.get)
+                operator = dataclasses.replace(operator, memory_bytes=memory, spill_directory=conf.spill_directory)
             if isinstance(operator, WindowSpec):
-                operator = dataclasses.replace(
-                    operator,
-                    output_mode=output_mode,
-                    memory_bytes=conf.held_bytes(self._spark.conf.get),
-                    spill_directory=conf.spill_directory,
-                )
+                operator = dataclasses.replace(operator, output_mode=output_mode)
                 operator.operator(1)  # raises what its rules do not allow
             stages.append(
                 StreamStage(

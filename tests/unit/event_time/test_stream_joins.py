@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,11 @@ import pytest
 from nights import LONG
 
 from fastbuf.errors import ConfigError, SchemaError
-from fastbuf.event_time.joins import IntervalJoin, Side, WindowJoin
+from fastbuf.event_time import runs, sorted_rows, window_join
+from fastbuf.event_time.interval_join import IntervalJoin
+from fastbuf.event_time.joins import Side
 from fastbuf.event_time.watermarks import MAX, MIN
+from fastbuf.event_time.window_join import WindowJoin
 from fastbuf.event_time.windows import MOST_US, Sliding, Tumbling
 from fastbuf.serializers.partition import HashPartitioner
 
@@ -120,14 +125,25 @@ def expected(how: str, left: list[Row], right: list[Row], pair: Any) -> Counter[
     return out
 
 
+@pytest.fixture(params=["in memory", "in files", "in both"])
+def memory(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """Where the state of a join is."""
+    monkeypatch.setattr(window_join, "PART_ROWS", 3)
+    monkeypatch.setattr(runs, "PART_ROWS", 3)
+    monkeypatch.setattr(sorted_rows, "YOUNG_ROWS", 3)
+    sizes = {"in memory": None, "in files": 2, "in both": 1200}
+    yield {"memory_bytes": sizes[request.param], "spill_directory": str(tmp_path)}
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
-def test_interval_join_gives_all_pairs_of_rows_in_time(how: str) -> None:
+def test_interval_join_gives_all_pairs_of_rows_in_time(how: str, memory: dict[str, Any]) -> None:
     late = pairs = 0
     for seed in range(100 if LONG else 12):
         dice = random.Random(seed)
         lower = dice.randrange(-8, 8)
         upper = lower + dice.randrange(8)
-        joined = Joined(lambda: IntervalJoin(*SIDES, lower, upper, how=how, groups=GROUPS), dice)  # noqa: B023
+        joined = Joined(lambda: IntervalJoin(*SIDES, lower, upper, how=how, groups=GROUPS, **memory), dice)  # noqa: B023
         joined.run(lambda time, mark: time <= mark)
         within = expected(how, *joined.taken, lambda lt, rt: lower <= rt - lt <= upper)  # noqa: B023
         assert Counter(joined.came) == within, seed
@@ -153,13 +169,13 @@ def test_an_interval_without_a_bound(bounds: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     "assigner", [Tumbling(10, 3), Sliding(10, 5), Sliding(4, 10)], ids=["tumbling", "sliding", "holes"]
 )
-def test_window_join_gives_all_pairs_of_a_window(assigner: Any, how: str) -> None:
+def test_window_join_gives_all_pairs_of_a_window(assigner: Any, how: str, memory: dict[str, Any]) -> None:
     def windows(time: int) -> list[int]:
         first = time - (time - assigner.offset) % assigner.slide
         return [s for s in range(first, first - assigner.size, -assigner.slide) if s <= time < s + assigner.size]
 
     for seed in range(50 if LONG else 4):
-        joined = Joined(lambda: WindowJoin(*SIDES, assigner, how=how, groups=GROUPS), random.Random(seed))
+        joined = Joined(lambda: WindowJoin(*SIDES, assigner, how=how, groups=GROUPS, **memory), random.Random(seed))
         open_windows: list[Counter[Any]] = [Counter(), Counter()]
         rows = joined.rows
 
@@ -209,6 +225,22 @@ def test_a_key_with_many_rows_on_both_sides_has_its_pairs_one_after_the_other(ho
         most = max(most, pa.total_allocated_bytes() - before)
     assert pairs == 4_000_000
     assert most < 60 << 20
+
+
+@pytest.mark.parametrize("windowed", [False, True])
+def test_rows_that_wait_do_not_fill_the_memory(windowed: bool, tmp_path: Path) -> None:
+    """Of 40 MB of long keys a tenth stays; the rest is in files, which go with the rows."""
+    more: dict[str, Any] = {"memory_bytes": 1 << 20, "spill_directory": str(tmp_path)}
+    join: Any = WindowJoin(*SIDES, Tumbling(10), **more) if windowed else IntervalJoin(*SIDES, 0, 10, **more)
+    before = pa.total_allocated_bytes()
+    for n in range(20):
+        list(join.rows(0, batch(0, [(f"{n * 5000 + i:0400}", 1, i) for i in range(5000)])))
+    assert pa.total_allocated_bytes() - before < 8 << 20
+    assert join.figures()["file_bytes"] > 36 << 20
+    results = list(join.rows(1, batch(1, [(f"{i * 10:0400}", 2, i) for i in range(10_000)])))
+    results += list(join.watermark(MAX))
+    assert sum(made.num_rows for made in results) == 10_000
+    assert join.figures()["file_bytes"] == join.figures()["rows"] == 0
 
 
 def test_late_rows_and_rows_without_a_time_are_counted() -> None:
