@@ -16,6 +16,7 @@ import pytest
 
 SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
 SHIPPED = Path(__file__).with_name("seconds.json")  #: what each bench takes on a machine of two cores
+SO_FAR = Path(__file__).parents[1] / ".benchmarks" / "so-far.txt"  #: medians of each bench as it ends
 LAST = Path(__file__).parents[1] / ".benchmarks" / "seconds.json"  #: what each took here, as far as it has run
 _taken: dict[str, float] = {}
 #: Where two_trees.py says what to run; None: pytest alone decides
@@ -160,6 +161,9 @@ def in_turn(benchmark: Any) -> Callable[..., dict[str, float]]:
         )
         counted = {way: runs if SMOKE else runs[warm_up:] for way, runs in seconds.items()}
         medians = {way: median(runs) for way, runs in counted.items()}
+        SO_FAR.parent.mkdir(exist_ok=True)
+        with SO_FAR.open("a") as file:  # a run that is ended by hand leaves no table
+            file.write(f"{time.strftime('%F %T')} {benchmark.group or benchmark.name} {medians}\n")
         benchmark.extra_info.update(info)
         benchmark.extra_info["ways"] = {
             way: {

@@ -431,9 +431,10 @@ class AlignedWindows:
         self._runs.release()
         return merged
 
-    def tables(self) -> list[list[pa.Table]]:
-        """All tables."""
-        return [self._pending, self._touched, list(self._runs.tables())]
+    def size(self) -> tuple[int, int]:
+        """Rows and bytes of the state."""
+        tables = [*self._pending, *self._touched, *self._runs.tables()]
+        return sum(t.num_rows for t in tables), sum(t.nbytes for t in tables) + self.stacked_bytes()
 
     def stacked_bytes(self) -> int:
         """What is held besides tables."""

@@ -127,8 +127,7 @@ class IntervalJoin(Join):
         return [partial(whole, run.frozen()) for run in self._state[side].runs]
 
     def _size(self) -> tuple[int, int]:
-        runs = [run for side in self._state for run in side.runs]
-        return sum(len(run) for run in runs), sum(run.nbytes for run in runs)
+        return sum(map(len, self._state)), sum(rows.nbytes for rows in self._state)
 
     def _file_bytes(self) -> int:
         return sum(side.file_bytes() for side in self._state)

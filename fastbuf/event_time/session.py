@@ -12,7 +12,9 @@ from fastbuf.event_time.aggregates import COUNT
 from fastbuf.event_time.arrow_rows import Hashes, int64s, key_numbers, key_values
 from fastbuf.event_time.results import Results
 from fastbuf.event_time.rules import Rules
-from fastbuf.event_time.runs import LABEL, TIER, TableOfGroups
+from fastbuf.event_time.runs import LABEL, TableOfGroups
+from fastbuf.event_time.sorted_rows import SortedRows, SortedRun
+from fastbuf.event_time.spill import Spill
 from fastbuf.event_time.watermarks import MAX, MIN
 from fastbuf.event_time.windows import Session, sessions
 
@@ -34,13 +36,21 @@ class SessionWindows:
     """
 
     def __init__(
-        self, assigner: Session, rules: Rules, work: Any, results: Results, hashes: Hashes, dirty: NDArray[np.bool_]
+        self,
+        assigner: Session,
+        rules: Rules,
+        work: Any,
+        results: Results,
+        hashes: Hashes,
+        dirty: NDArray[np.bool_],
+        spill: Spill | None = None,
     ) -> None:
         self.gap, self.rules, self.work, self.results = assigner.gap, rules, work, results
         self.keys = results.columns
         self.watermark = MIN
         self._hashes, self._dirty = hashes, dirty
-        self._state: list[pa.Table] = []
+        # By their ends: those that are to fire, and those that have fired
+        self._open, self._ended = SortedRows(spill), SortedRows(spill)
         self._shells: list[pa.Table] = []  # sessions whose rows have fired and were dropped: start, end, keys
         self._pending: list[pa.Table] = []
         self._rows = 0
@@ -122,7 +132,7 @@ class SessionWindows:
         rules = self.rules
         states, place = self._joined(rows, self.work.first)
         new = np.ones(states.num_rows, bool)
-        before = self._extract(lambda table: self._hashes.maybe(table, states))
+        before = self._touched(states)
         shells = self._extract_shells(lambda table: self._hashes.maybe(table, states))
         if before is not None or shells is not None:
             old = before.num_rows if before is not None else 0
@@ -173,21 +183,53 @@ class SessionWindows:
             self.flush()
             self.watermark = watermark
             if rules.complete:
-                due = any(self._between(table, before).any() for table in self._state)
+                due = any(self._between(run.table, before).any() for run in self._open.runs)
                 if due or self._late_in:
                     yield from self._all()
             else:
-                fires = self._extract(lambda table: self._between(table, before))
+                fires = self._due(before)
                 if fires is not None:
                     self._put_fired(fires)
                     yield from self._results([fires])
                 self._clean()
-            ends = [int64s(table.column(END)) for table in (*self._state, *self._shells)]
-            moments = [at(end) for end in ends for at in (rules.fires_at, rules.cleaned_at)]
-            self._next = min((int(at[at > watermark].min(initial=MAX)) for at in moments), default=NEVER)
+            self._next = self._next_moment()
         self.watermark = watermark
         if rules.trigger.ticks(before, watermark):
             yield from self.tick()
+
+    def _due(self, before: int) -> pa.Table | None:
+        """Take out the sessions that end with the watermark; those that had ended before are restored ones."""
+        import pyarrow as pa
+
+        ended = [rows for rows, _ in self._open.expire(self._through(self.rules.lateness_us if self.rules.once else 0))]
+        self._release()
+        if not ended:
+            return None
+        table = pa.concat_tables(ended).combine_chunks()
+        fires = self._between(table, before)
+        if not fires.all():
+            self._put(table.filter(pa.array(~fires)))
+        return table.filter(pa.array(fires)) if fires.any() else None
+
+    def _through(self, lateness: int) -> int:
+        """The greatest end of sessions that end so long before the watermark."""
+        return NEVER - 1 if self.watermark == MAX else self.watermark + 1 - lateness
+
+    def _next_moment(self) -> int:
+        """The next watermark at which something happens."""
+        rules = self.rules
+        if rules.complete:
+            ends = [int64s(run.table.column(END)) for run in self._open.runs]
+            at = [rules.fires_at(each) for each in ends] + [rules.cleaned_at(each) for each in ends]
+            return min((int(each[each > self.watermark].min(initial=MAX)) for each in at), default=NEVER)
+        moments = [NEVER]
+        for rows, at_end in ((self._open, rules.fires_at), (self._ended, rules.cleaned_at)):
+            least = rows.least()
+            if least is not None:
+                moments.append(int(at_end(np.array([least]))[0]))
+        for table in self._shells:
+            moments.append(int(rules.cleaned_at(int64s(table.column(END))).min(initial=MAX)))
+        return min(moments)
 
     def _between(self, table: pa.Table, before: int) -> Mask:
         at = self.rules.fires_at(int64s(table.column(END)))
@@ -195,6 +237,8 @@ class SessionWindows:
 
     def tick(self) -> Iterator[pa.RecordBatch]:
         """Early results of the sessions that have new rows, and have not ended."""
+        import pyarrow as pa
+
         self.flush()
         if self.rules.complete:
             if self._since:
@@ -205,15 +249,16 @@ class SessionWindows:
             ended = int64s(table.column(END)) - 1 <= self.watermark
             return np.asarray((self._sums(table, int64s(table.column(COUNT))) > 0) & ~ended)
 
-        fires = self._extract(changed)
-        if fires is not None:
+        tables = self._open.take_out(lambda run: np.flatnonzero(changed(run.table)))
+        if tables:
+            fires = pa.concat_tables(tables).combine_chunks()
             self._put_fired(fires)
             yield from self._results([fires])
 
     def touch_all(self) -> None:
         """After a restore: anything may be due."""
-        self._since = MAX if self._state else 0
-        self._late_in = self.rules.complete and bool(self._state)
+        self._since = MAX if self._open.runs else 0
+        self._late_in = self.rules.complete and bool(self._open.runs)
         self._next = MIN
 
     def _all(self) -> Iterator[pa.RecordBatch]:
@@ -221,7 +266,7 @@ class SessionWindows:
 
         self.flush()
         self._since, self._late_in = 0, False
-        tables = self._state
+        tables = self._tables()
         if not self.rules.trigger.early:
             ended = [int64s(table.column(END)) - 1 <= self.watermark for table in tables]
             tables = [table.filter(pa.array(mask)) for table, mask in zip(tables, ended, strict=True)]
@@ -235,26 +280,42 @@ class SessionWindows:
 
     # ---- state
 
-    def _extract(self, chosen: Callable[[pa.Table], Mask]) -> pa.Table | None:
-        """Take out the rows that are chosen."""
-        self._state, rows = split(self._state, chosen)
-        return rows
+    def _tables(self) -> list[pa.Table]:
+        return [run.rows() for rows in (self._open, self._ended) for run in rows.runs]
+
+    def _touched(self, states: pa.Table) -> pa.Table | None:
+        """Take out the sessions that those of a batch may touch: of the same keys, or of others with their hashes."""
+        import pyarrow as pa
+
+        hashes = self._hashes.wide(states)
+        order = np.argsort(hashes, kind="stable")
+        hashes, starts = hashes[order], int64s(states.column(LABEL))[order]
+        last = np.full(len(starts), MAX)
+
+        def touched(run: SortedRun) -> NDArray[np.intp]:
+            places = [there for _, there in run.candidates(hashes, starts, last)]
+            return np.unique(np.concatenate(places)) if places else np.empty(0, np.intp)
+
+        tables = [table for rows in (self._open, self._ended) for table in rows.take_out(touched)]
+        self._release()
+        return pa.concat_tables(tables).combine_chunks() if tables else None
 
     def _extract_shells(self, chosen: Callable[[pa.Table], Mask]) -> pa.Table | None:
         self._shells, rows = split(self._shells, chosen)
         return rows
 
     def _put(self, table: pa.Table) -> None:
-        if table.num_rows:
-            self._state.append(table)
-            if len(self._state) > TIER:
-                self._compact()
-            self._next = min(self._next, int(self.rules.fires_at(int64s(table.column(END))).min()))
-
-    def _compact(self) -> None:
         import pyarrow as pa
 
-        self._state = [pa.concat_tables(self._state).combine_chunks()]
+        if not table.num_rows:
+            return
+        ends = int64s(table.column(END))
+        ended = self.rules.fires_at(ends) <= self.watermark
+        self._next = min(self._next, int(self.rules.fires_at(ends).min()))
+        for rows, mask in ((self._open, ~ended), (self._ended, ended)):
+            if mask.any():
+                some = table if mask.all() else table.filter(pa.array(mask))
+                rows.add(some, self._hashes.wide(some), ends[mask], np.zeros(some.num_rows, bool))
 
     def _put_fired(self, table: pa.Table) -> None:
         """What stays of sessions that have fired: all rows, or none."""
@@ -279,9 +340,10 @@ class SessionWindows:
         def over(table: pa.Table) -> Mask:
             return np.asarray(self.rules.cleaned_at(int64s(table.column(END))) <= self.watermark)
 
-        for dropped in (self._extract(over), self._extract_shells(over)):
-            if dropped is not None:
-                self._dirty[self._hashes.groups(dropped)] = True
+        dropped = [table for table, _ in self._ended.expire(self._through(self.rules.lateness_us))]
+        for table in (*dropped, self._extract_shells(over)):
+            if table is not None:
+                self._dirty[self._hashes.groups(table)] = True
 
     def restored(self, table: pa.Table) -> None:
         import pyarrow.compute as pc
@@ -292,16 +354,16 @@ class SessionWindows:
             table = table.filter(pc.invert(shell)).drop_columns([SHELL])
         self._put(table)
 
-    def freeze(self) -> tuple[list[pa.Table], list[pa.Table]]:
-        """Tables of shells, and of state, as they are now."""
+    def freeze(self) -> tuple[list[pa.Table], list[Callable[[], Any]]]:
+        """Tables of shells, and what gives those of state, as they are now."""
         self.flush()
-        return list(self._shells), list(self._state)
+        return list(self._shells), [run.frozen() for rows in (self._open, self._ended) for run in rows.runs]
 
-    def thawed(self, shells: list[pa.Table], state: list[pa.Table]) -> Iterator[TableOfGroups]:
+    def thawed(self, shells: list[pa.Table], state: list[Callable[[], Any]]) -> Iterator[TableOfGroups]:
         """Tables of state of what :meth:`freeze` gave; from any thread, as :meth:`together`."""
         import pyarrow as pa
 
-        for is_shell, tables in ((False, state), (True, shells)):
+        for is_shell, tables in ((False, (rows()[0] for rows in state)), (True, shells)):
             for table in tables:
                 mark = pa.array(np.full(table.num_rows, is_shell))
                 yield table.append_column(SHELL, mark) if self.rules.purges else table, None
@@ -312,22 +374,25 @@ class SessionWindows:
 
         return pa.concat_tables(tables, promote_options="default")
 
-    def tables(self) -> list[list[pa.Table]]:
-        """All tables."""
-        return [self._pending, self._shells, self._state]
+    def size(self) -> tuple[int, int]:
+        """Rows and bytes of the state."""
+        tables = [*self._pending, *self._shells]
+        rows = sum(table.num_rows for table in tables) + len(self._open) + len(self._ended)
+        return rows, sum(table.nbytes for table in tables) + self._open.nbytes + self._ended.nbytes
 
-    def stacked_bytes(self) -> int:
-        return 0
+    def _release(self) -> None:
+        for rows in (self._open, self._ended):
+            rows.release()
 
     def file_bytes(self) -> int:
-        return 0
+        return self._open.file_bytes() + self._ended.file_bytes()
 
     def windows(self) -> int:
         """How many sessions are open, but for those that have pending rows alone."""
         if self.work.merges:
-            return sum(table.num_rows for table in self._state)
+            return len(self._open) + len(self._ended)
         columns = [LABEL, END, *self.keys]
-        return sum(t.group_by(columns, use_threads=False).aggregate([]).num_rows for t in self._state)
+        return sum(t.group_by(columns, use_threads=False).aggregate([]).num_rows for t in self._tables())
 
 
 def split(tables: list[pa.Table], chosen: Callable[[pa.Table], Mask]) -> tuple[list[pa.Table], pa.Table | None]:

@@ -1,4 +1,4 @@
-"""Rows of one side of a join, found by key and time: some runs of them, each with an index in the order of both.
+"""Rows that wait, found by key and time: some runs of them, each with an index in the order of both.
 
 Runs of about one size become one, so that a batch is looked up in few of them (O'Neil and others, "The log-structured
 merge-tree", 1996); a run of many rows is left alone, so that no merge takes long.
@@ -31,7 +31,7 @@ TIME_BITS = 33  #: of a code, below a hash of 30 bits
 
 
 class SortedRun:
-    """Rows as they came, and where those of a hash and a time are; the oldest of them may have expired.
+    """Rows as they came, and where those of a hash and a time are; some of them may be gone.
 
     Parameters
     ----------
@@ -53,7 +53,8 @@ class SortedRun:
     def __init__(
         self, table: pa.Table, hashes: Int64s, times: Int64s, matched: Bools, order: Places | None = None
     ) -> None:
-        self.table, self.hashes, self.times, self.matched = table, hashes.astype(np.int32), times, matched
+        self.table = table.combine_chunks()  # of many pieces a row is found slowly
+        self.hashes, self.times, self.matched = hashes.astype(np.int32), times, matched
         self._least, self._most = int(times.min()), int(times.max())
         # As many bits of a time as there is room for
         self._shift = max(0, (self._most - self._least).bit_length() - TIME_BITS)
@@ -62,11 +63,13 @@ class SortedRun:
         order = np.argsort(codes) if order is None else order[np.argsort(codes[order], kind="stable")]
         self._order = order.astype(np.int32)
         self._codes = codes[order]
-        self._expired = 0
+        self._gone: Bools | None = None
+        self._passed = 0  # of the rows by time, which are gone
+        self._left = len(times)
 
     @classmethod
     def of(cls, runs: Sequence[SortedRun]) -> SortedRun | None:
-        """One of several, without what has expired; None: nothing is left."""
+        """One of several, without what is gone; None: nothing is left."""
         import pyarrow as pa
 
         tables: list[pa.Table] = []
@@ -75,8 +78,8 @@ class SortedRun:
         for run in runs:
             own: list[Any] = [run.hashes, run.times, run.matched]
             table, order = run.table, run._order
-            if run._expired:
-                alive = run.alive()
+            if run._gone is not None:
+                alive = ~run._gone
                 table, own = table.filter(pa.array(alive)), [each[alive] for each in own]
                 order = (np.cumsum(alive) - 1)[order[alive[order]]]
             tables.append(table)
@@ -84,11 +87,11 @@ class SortedRun:
             rows += table.num_rows
         if not rows:
             return None
-        return cls(pa.concat_tables(tables).combine_chunks(), *map(np.concatenate, zip(*columns, strict=True)))
+        return cls(pa.concat_tables(tables), *map(np.concatenate, zip(*columns, strict=True)))
 
     def __len__(self) -> int:
-        """Rows that have not expired."""
-        return len(self.times) - self._expired
+        """Rows that are not gone."""
+        return self._left
 
     @property
     def nbytes(self) -> int:
@@ -98,7 +101,7 @@ class SortedRun:
 
     def write(self, spill: Spill) -> None:
         """Put the rows into a file; the index stays in memory."""
-        self.table, self.file = spill.mapped([self.table.combine_chunks()])
+        self.table, self.file = spill.mapped([self.table])
 
     @cached_property
     def _by_time(self) -> Places:
@@ -111,10 +114,10 @@ class SortedRun:
         """
         if low.min() > self._most or high.max() < self._least:
             return
-        base, most = hashes << TIME_BITS, (1 << TIME_BITS) - 1
+        base = hashes << TIME_BITS
 
         def coded(times: Int64s) -> Int64s:
-            return np.asarray(base + np.clip((times - self._least) >> self._shift, 0, most))
+            return np.asarray(base + ((np.clip(times, self._least, self._most) - self._least) >> self._shift))
 
         first = np.searchsorted(self._codes, coded(low), "left")
         for own, at in spread(first, np.searchsorted(self._codes, coded(high), "right")):
@@ -123,40 +126,64 @@ class SortedRun:
             near = (times >= low[own]) & (times <= high[own])
             yield (own, places) if near.all() else (own[near], places[near])
 
+    def take_out(self, places: Places) -> None:
+        """Rows that are here are gone from now on."""
+        if self._gone is None:
+            self._gone = np.zeros(len(self.times), bool)
+        self._gone[places] = True
+        self._left -= len(places)
+
     def expire(self, through: int) -> Places:
-        """Rows with times up to this one expire: their places, those of which had expired before left out."""
+        """Take out the rows with times up to this one; their places."""
         if through < self._least:
             return np.empty(0, np.intp)
-        before = self._expired
-        self._expired = max(before, int(np.searchsorted(self.times, through, "right", sorter=self._by_time)))
-        return self._by_time[before : self._expired]
+        before = self._passed
+        self._passed = max(before, int(np.searchsorted(self.times, through, "right", sorter=self._by_time)))
+        places = self._by_time[before : self._passed]
+        if self._gone is not None:
+            places = places[~self._gone[places]]
+        if len(places):
+            self.take_out(places)
+        return places
 
-    def alive(self, expired: int | None = None) -> Bools:
-        """Which rows have not expired; ``expired``: by now, or when so many had."""
-        alive = np.ones(len(self.times), bool)
-        alive[self._by_time[: self._expired if expired is None else expired]] = False
-        return alive
+    def least(self) -> int:
+        """The least time of the rows that are not gone; there must be some."""
+        if self._gone is None:
+            return self._least
+        while True:
+            here = np.flatnonzero(~self._gone[self._by_time[self._passed : self._passed + YOUNG_ROWS]])
+            self._passed += int(here[0]) if len(here) else YOUNG_ROWS
+            if len(here):
+                return int(self.times[self._by_time[self._passed]])
+
+    def here(self, places: Places) -> Places:
+        """Those of some places whose rows are not gone."""
+        return places if self._gone is None else places[~self._gone[places]]
+
+    def rows(self) -> pa.Table:
+        """The rows that are not gone."""
+        return self.frozen()()[0]
 
     def frozen(self) -> Callable[[], tuple[pa.Table, Int64s, Bools]]:
         """Gives the rows of now, their times and whether they were matched; from any thread."""
-        expired, matched = self._expired, self.matched.copy()
+        gone, matched = None if self._gone is None else self._gone.copy(), self.matched.copy()
 
         def rows() -> tuple[pa.Table, Int64s, Bools]:
-            if not expired:
+            if gone is None:
                 return self.table, self.times, matched
-            alive = np.flatnonzero(self.alive(expired))
-            return self.table.take(alive), self.times[alive], matched[alive]
+            places = np.flatnonzero(~gone)
+            return self.table.take(places), self.times[places], matched[places]
 
         return rows
 
     @property
-    def is_mostly_expired(self) -> bool:
-        """Whether a copy of the others is worth it."""
-        return 2 * self._expired > len(self.times)
+    def is_mostly_gone(self) -> bool:
+        """Whether a copy of the rows that are left is worth it."""
+        return 2 * self._left < len(self.times)
 
 
 class SortedRows:
-    """The rows of a side.
+    """Rows of one side of a join, or sessions.
 
     Parameters
     ----------
@@ -206,16 +233,42 @@ class SortedRows:
 
     def expire(self, through: int) -> list[tuple[pa.Table, Bools]]:
         """Take out the rows with times up to this one; with them, which have had a partner."""
-        expired, runs = [], []
+        expired = []
         for run in self.runs:
             places = run.expire(through)
             if len(places):
                 expired.append((run.table.take(places), run.matched[places]))
-            rest = SortedRun.of([run]) if run.is_mostly_expired else run
-            if rest is not None:
-                runs.append(rest)
-        self.runs = runs
+        if expired:
+            self._tidy()
         return expired
+
+    def take_out(self, choose: Callable[[SortedRun], Places]) -> list[pa.Table]:
+        """Take out rows of each run; these."""
+        tables = []
+        for run in self.runs:
+            places = run.here(choose(run))
+            if len(places):
+                tables.append(run.table.take(places))
+                run.take_out(places)
+        if tables:
+            self._tidy()
+        return tables
+
+    def least(self) -> int | None:
+        """The least time of all; None: there are no rows."""
+        return min((run.least() for run in self.runs), default=None)
+
+    def _tidy(self) -> None:
+        tidy = (SortedRun.of([run]) if run.is_mostly_gone else run for run in self.runs)
+        self.runs = [run for run in tidy if run is not None]
+
+    def __len__(self) -> int:
+        return sum(len(run) for run in self.runs)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the rows and their indexes."""
+        return sum(run.nbytes for run in self.runs)
 
 
 def spread(first: Places, end: Places) -> Iterator[tuple[Places, Places]]:

@@ -135,6 +135,31 @@ def test_rows_of_a_function_are_in_the_order_they_came(monkeypatch: pytest.Monke
     assert seen == wanted
 
 
+def test_rows_of_sessions_are_in_files(tmp_path: Path) -> None:
+    """All rows of a session for a function, and in the order they came."""
+    seen: dict[int, list[int]] = {}
+
+    def function(key: Any, window: Any, table: pa.Table) -> pa.Table:
+        seen[key[0].as_py()] = table.column("v").to_pylist()
+        return table.select(["v"])
+
+    work = apply_in_arrow(function, pa.schema([("v", pa.int64())]))
+    one = operator(Session(1000), work, memory_bytes=1000, spill_directory=str(tmp_path))
+    for number in range(50):
+        list(one.rows(batch(np.arange(100), np.full(100, 10 * number), np.full(100, number))))
+        list(one.watermark(10 * number - 5))
+        if number % 10 == 9:
+            assert list(one.rows(batch([number], [10 * number], [number]))) == []
+            one.freeze()  # puts what is pending among the sessions
+    assert one.figures()["file_bytes"] > 50 * 100 * 3 * 8
+    assert list(tmp_path.iterdir()) == []
+    list(one.watermark(MAX))
+    assert one.figures()["file_bytes"] == one.figures()["rows"] == 0
+    assert len(seen) == 100
+    assert seen[5] == list(range(50))
+    assert seen[9] == [*range(10), 9, *range(10, 50)]
+
+
 def test_where_there_is_no_room_it_is_told_what_to_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="memory_bytes is 0"):
         operator(memory_bytes=0)
