@@ -197,6 +197,10 @@ class CheckpointStore:
         if version != FORMAT:
             raise CheckpointError(f"{self.path} has checkpoints of format {version}; this version reads {FORMAT}")
 
+    def is_there(self) -> bool:
+        """Whether the directory is."""
+        return (self.path / "job.json").exists()
+
     @property
     def state_folder(self) -> str:
         """Where tasks write state files."""

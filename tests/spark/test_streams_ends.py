@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -334,3 +335,15 @@ def test_what_is_refused(spark: Any, tmp_path: Path) -> None:
             numbered.numbered(spark, 1, 1).write_stream(fbs.to_memory(), tmp_path / "chk", **setting)
     with pytest.raises(ConfigError, match="give the path of a directory that driver and all tasks have mounted"):
         numbered.numbered(spark, 1, 1).write_stream(fbs.to_memory(), "s3://bucket/chk")
+
+
+def test_checkpoints_that_are_gone_for_long_end_the_stream(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the error says so: a directory that is mounted may come back, one that was deleted does not."""
+    monkeypatch.setattr("fastbuf_spark.streams.query.GONE_S", 0.3)
+    query = numbered.numbered(spark, 10**9, 1000.0, 1).write_stream(fbs.to_memory(), tmp_path / "chk", every=0.2)
+    until(lambda: seen(query) >= 2)
+    shutil.rmtree(tmp_path / "chk")
+    with pytest.raises(StreamFailed, match=r"the checkpoints in .*chk are gone"):
+        query.await_termination(60)

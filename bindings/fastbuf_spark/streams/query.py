@@ -35,6 +35,9 @@ STEADY_S = 60.0  #: a run that takes checkpoints for so long has left such an er
 MOST_LOSSES = 20  #: lost tasks in a row without a checkpoint between that has more rows of the sources
 LEAST_WAIT_S, MOST_WAIT_S = 0.1, 30.0  #: before a restart; doubled after each failure in a row
 SLOTS_TICK_S = 0.1
+GONE_S = (
+    60.0  #: for so long a directory of checkpoints may be away, as one that is mounted is, before that ends the query
+)
 STOPPED = (
     "Spark was stopped while the stream ran: call stop() of the query before spark.stop(), if that is what you want; "
     "with another Spark and the same checkpoint= it goes on from its last checkpoint"
@@ -104,6 +107,7 @@ class StreamingQuery:
         self._failures = 0  # in a row, since a checkpoint was complete that has read on
         self._last_errors: list[str] = []
         self._began = 0.0  # the run of now
+        self._gone_since: float | None = None
         self._coordinator: CheckpointCoordinator | None = None
         with _lock:
             _active.add(self)
@@ -282,11 +286,25 @@ class StreamingQuery:
         except (CheckpointError, ConfigError):
             raise
         except Exception as error:  # a disk that is full, a sink that does not answer: later it may
+            self._check_checkpoints()
             return Outcome("failed", f"the run could not begin: {type(error).__name__}: {error}")
+        self._gone_since = None
         self._wait_for_slots(spec.tasks)
         if self._stopping.is_set():
             return Outcome("stopped")
         return self._run_once(spec, restored)
+
+    def _check_checkpoints(self) -> None:
+        """StreamFailed if their directory has not been there for long."""
+        if self._store.is_there():
+            self._gone_since = None
+            return
+        self._gone_since = self._gone_since or time.monotonic()
+        if time.monotonic() - self._gone_since > GONE_S:
+            raise StreamFailed(
+                f"the checkpoints in {self._store.path} are gone, and what the stream knew with them: put them back "
+                "and start it again, or give it a new directory, where it begins anew"
+            )
 
     def _prepare(self) -> tuple[StreamSpec, dict[str, Any] | None]:
         """A new generation, and the checkpoint that it begins from."""
