@@ -257,8 +257,9 @@ class SessionWindows:
 
     def touch_all(self) -> None:
         """After a restore: anything may be due."""
-        self._since = MAX if self._open.runs else 0
-        self._late_in = self.rules.complete and bool(self._open.runs)
+        has_rows = len(self._open) + len(self._ended) > 0
+        self._since = MAX if has_rows else 0
+        self._late_in = self.rules.complete and has_rows
         self._next = MIN
 
     def _all(self) -> Iterator[pa.RecordBatch]:
