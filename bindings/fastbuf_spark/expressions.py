@@ -31,11 +31,18 @@ def check_filter(expression: Any, schema: pa.Schema) -> None:
         # Of a row: without one some functions do not look at types
         pa.table([pa.nulls(1, field.type) for field in schema], schema.names).filter(expression)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
-        text = str(error).splitlines()[0]
-        if "Precision is not great enough" in text:
-            text = "a decimal is compared with a whole number: give a decimal.Decimal"
-        raise ConfigError(f"filter {expression} is not valid here: {text}; the columns are {schema.names}") from error
+        raise ConfigError(
+            f"filter {expression} is not valid here: {reason_of(error)}; the columns are {schema.names}"
+        ) from error
     check_literals(f"filter {expression}", expression, schema)
+
+
+def reason_of(error: Exception) -> str:
+    """Why Arrow refuses an expression."""
+    text = str(error).splitlines()[0]
+    if "Precision is not great enough" in text:
+        return "a decimal meets a whole number: give a decimal.Decimal"
+    return text
 
 
 def check_literals(words: str, expression: Any, schema: pa.Schema) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.driver.file_types import REFUSED, of_arrow
-from fastbuf_spark.expressions import check_literals
+from fastbuf_spark.expressions import check_literals, reason_of
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone
 from fastbuf_spark.worker.steps import Select
 
@@ -72,9 +72,9 @@ class Selection:
                 row = pa.table([pa.nulls(1, field.type) for field in shape], shape.names)
                 kind = ds.dataset(row).to_table(columns={name: expression}).schema
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
-                text = str(error).splitlines()[0]
                 raise SchemaError(
-                    f"select has {name}={expression}, which is not valid here: {text}; the columns are {schema.names}"
+                    f"select has {name}={expression}, which is not valid here: {reason_of(error)}; the columns are "
+                    f"{schema.names}"
                 ) from error
             check_literals(f"select {name}={expression}", expression, shape)
             field = of_arrow(kind)[name]
