@@ -61,7 +61,6 @@ from fastbuf.exchange.events import (
 )
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.record_writer import RecordWriter
-from fastbuf.flow.credit_ledger import CreditLedger
 from fastbuf.memory import Arena, Borrower, Lender, LocalBufferPool, MemorySegment, NetworkBufferPool
 from fastbuf.monitor import Monitor, MonitorAddress
 from fastbuf.serializers import (
@@ -99,7 +98,6 @@ __all__ = [
     "CancelCheckpoint",
     "ColumnarSerializer",
     "ConfigError",
-    "CreditLedger",
     "EndOfData",
     "Event",
     "ExchangeAborted",

@@ -12,7 +12,7 @@ from fastbuf.exchange.failure cimport Failure, FailureCode
 from fastbuf.exchange.input_channel cimport ChannelKind, InputChannel, ReadyBuffer, channel_fn
 from fastbuf.exchange.result_subpartition cimport EventBlob
 from fastbuf.flow.buffer_manager cimport GateBuffers
-from fastbuf.flow.credit_ledger cimport CreditRow
+from fastbuf.flow.credits cimport CreditRow
 from fastbuf.flow.flow_control cimport FlowReceiver
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore
 

@@ -11,7 +11,7 @@ from fastbuf.exchange.failure cimport FailureCode, failure_code, failure_init, f
 from fastbuf.exchange.input_channel cimport *
 from fastbuf.exchange.result_subpartition cimport EventBlob, event_new
 from fastbuf.flow.buffer_manager cimport *
-from fastbuf.flow.credit_ledger cimport CreditRow
+from fastbuf.flow.credits cimport CreditRow
 from fastbuf.flow.flow_control cimport FLOW_CREDIT, flow_released, flow_took
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore, local_limit
 

@@ -8,7 +8,7 @@ from fastbuf._native.threads cimport pthread_mutex_lock, pthread_mutex_unlock
 from fastbuf.exchange.gate_core cimport GateCore
 from fastbuf.exchange.input_channel cimport CHANNEL_OPEN, CHANNEL_WIRE, ChannelCounters, InputChannel
 from fastbuf.flow.buffer_manager cimport bm_count_ready
-from fastbuf.flow.credit_ledger cimport CreditFigures, credit_holds, credit_look
+from fastbuf.flow.credits cimport CreditFigures, credit_holds, credit_look
 
 from fastbuf.errors import SequenceError
 

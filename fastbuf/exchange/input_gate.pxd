@@ -11,7 +11,6 @@ from fastbuf.exchange.gate_core cimport GateCore
 from fastbuf.exchange.gate_intake cimport GateIntake
 from fastbuf.exchange.input_channel cimport ChannelKind, InputChannel
 from fastbuf.exchange.shared_reader cimport SharedLook
-from fastbuf.flow.credit_ledger cimport CreditLedger
 from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
 from fastbuf.serializers.serializer cimport Serializer
 
@@ -19,7 +18,7 @@ cdef class InputGate:
     cdef GateCore *core
     cdef readonly Serializer serializer
     cdef readonly LocalBufferPool pool
-    cdef readonly CreditLedger ledger       # credits of its channels, in the order in which they connected
+    cdef readonly object credits            # the CreditRows of its channels, in the order in which they connected
     cdef readonly object environment
     cdef readonly object config
     cdef readonly object channels           # number expected, or None: open until sealed

@@ -2,12 +2,14 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from fastbuf.config import ExchangeConfig
 from fastbuf.exchange.address import GateAddress
 from fastbuf.exchange.doorbell import Doorbell
 from fastbuf.exchange.result_partition import ResultPartition
 from fastbuf.exchange.shared_reader import SharedReader
-from fastbuf.flow.credit_ledger import CreditLedger
 from fastbuf.memory import LocalBufferPool
 from fastbuf.serializers.serializer import Serializer
 
@@ -16,7 +18,7 @@ class InputGate:
 
     serializer: Serializer
     pool: LocalBufferPool
-    ledger: CreditLedger
+    credits: npt.NDArray[np.void]
     environment: Any
     config: ExchangeConfig
     channels: int | None

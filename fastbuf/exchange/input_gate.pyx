@@ -4,6 +4,8 @@ import os
 import threading
 from collections.abc import Mapping
 
+import numpy as np
+
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
@@ -34,7 +36,7 @@ from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport Subpartition
 from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED
 from fastbuf.exchange.shared_reader cimport MOST_LOOKS, SharedLook, SharedReader, shared_came, shared_spin
-from fastbuf.flow.credit_ledger cimport ledger_of_gate
+from fastbuf.flow.credits cimport CreditRow
 from fastbuf.flow.flow_control cimport Flow, flow_receiver_init
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_setup cimport fork_count
@@ -57,14 +59,22 @@ cdef enum:
     LONG_SLICE_NS = 1000000000  # how often an event loop counts the time that producers have not connected
     SPIN_NS = 20000             # about the cost of a sleep and a wake-up
     LEAST_SPIN_NS = 2000        # what remains of it after many spins in vain
-    OPEN_ROWS = 256             # rows of the ledger if the channels are not known; further channels have their own
+    OPEN_ROWS = 256             # rows of `credits` if the channels are not known; further channels have their own
+
+
+#: A row of `credits`: the first counters of a CreditRow, which is one cache line.
+CREDITS = np.dtype({
+    "names": ["announced", "used", "available", "backlog", "exclusive", "floating"],
+    "formats": [np.int64] * 6,
+    "itemsize": sizeof(CreditRow),
+})
 
 
 cdef void _notify_gate(void *context) noexcept nogil:
     gate_notify(<GateCore *> context)
 
 
-# no_gc_clear: the core uses the memory of ledger and bell until the end of __dealloc__.
+# no_gc_clear: the core uses the memory of credits and bell until the end of __dealloc__.
 @cython.no_gc_clear
 cdef class InputGate:
     """InputGate(environment, serializer, channels, gate_id, epoch, secret, config, maximum=None, lazy=False, \
@@ -76,6 +86,13 @@ on_error="raise", on_peer_loss="error")\n--\n
 
     A loop, also an ``async for``, that stops early leaves the rest to the next loop or poll. Several threads may read a
     gate: each item goes to one of them, in no order.
+
+    Attributes
+    ----------
+    credits : numpy.ndarray
+        The credits of its channels, in the order in which they connected: ``announced``, ``used``, ``available``,
+        ``backlog``, ``exclusive`` and ``floating``, in buffers, int64 each. These are the counters themselves, not a
+        copy, and read-only. Those of one moment are what :meth:`audit` checks.
     """
 
     def __cinit__(self, *arguments, **named):
@@ -88,6 +105,7 @@ on_error="raise", on_peer_loss="error")\n--\n
     def __init__(self, environment, Serializer serializer, channels, unsigned int gate_id, unsigned long long epoch,
                  bytes secret, config, maximum=None, bint lazy=False, on_error="raise", str on_peer_loss="error"):
         cdef NetworkBufferPool network = environment.pool
+        cdef int64_t[:, ::1] counters
         if lazy and not isinstance(serializer, RowSerializer):
             raise ConfigError(f"lazy=True needs a RowSerializer, and the serializer is a {type(serializer).__name__}")
         if not callable(on_error):
@@ -117,9 +135,12 @@ on_error="raise", on_peer_loss="error")\n--\n
         if channels is not None:
             # All channels get the same number of exclusive segments, fewer if needed but at least one.
             exclusive = max(1, min(exclusive, max(required, maximum) // channels))
-        self.ledger = ledger_of_gate(channels if channels is not None else OPEN_ROWS, exclusive, config.floating)
+        rows = np.zeros((channels if channels is not None else OPEN_ROWS, sizeof(CreditRow) // 8), np.int64)
+        counters = rows
+        self.credits = rows.view(CREDITS)[:, 0]
+        self.credits.flags.writeable = False
         self.core = gate_new(network.core, self.pool.core, network.core.count, exclusive, config.floating,
-                             self.ledger.rows, self.ledger.channels, self.bell.bell)
+                             <CreditRow *> &counters[0, 0], len(rows), self.bell.bell)
         if self.core == NULL:
             raise MemoryError
         self.intake.core = self.core

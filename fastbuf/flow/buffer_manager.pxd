@@ -22,12 +22,12 @@
 # announced go to the other channels at once.  It does not wait for segments, so that others get them.
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
-from fastbuf.flow.credit_ledger cimport CreditRow
+from fastbuf.flow.credits cimport CreditRow
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore
 
 
 cdef struct ChannelBuffers:
-    CreditRow *credit           # the row in the gate's ledger, or `own` if the ledger has no row left
+    CreditRow *credit           # the row of `rows`, or `own` if there are more channels
     int32_t ready_count         # ready segments that the gate keeps for this channel's data
     int32_t with_reader         # segments delivered and not yet released
     uint32_t unannounced        # credits granted that the transport has not yet told the sender
@@ -59,7 +59,7 @@ cdef struct GateBuffers:
     int32_t unopened            # channels that are expected and not there yet
     int32_t lacking             # channels whose `lacks_segment` is set
     int32_t missing             # sum over the channels
-    CreditRow *rows             # the gate's ledger
+    CreditRow *rows             # of its first channels (InputGate.credits)
     int32_t n_rows
     int32_t rows_used
     int32_t ready               # head of the list of segments that wait for data; -1: empty

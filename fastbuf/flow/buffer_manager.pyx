@@ -9,7 +9,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from fastbuf._native.atomics cimport fb_i64_load_relaxed, fb_i64_store_release
-from fastbuf.flow.credit_ledger cimport (
+from fastbuf.flow.credits cimport (
     CreditRow, credit_announce, credit_close, credit_drop_floating, credit_floating, credit_init, credit_required,
     credit_return, credit_take,
 )

@@ -4,7 +4,7 @@
 # same way.)  One sender, one receiver and one wire call them, once per buffer, never per record.
 #
 #   credit     a buffer is sent only if the receiver has reserved a segment for its channel.  The receiver never stops
-#              reading.  (Flink since 1.5; credit_ledger.pxd and buffer_manager.pxd count the segments)
+#              reading.  (Flink since 1.5; credits.pxd and buffer_manager.pxd count the segments)
 #   watermark  sending stops when `high` bytes wait for the socket, and starts again when at most `low` do.  A receiver
 #              without a segment for arriving data stops reading its connection, and all channels of the connection
 #              wait.  This is also true of the flow controls below.  (Netty's WriteBufferWaterMark, as in Flink < 1.5)

@@ -22,7 +22,6 @@ POOL = (
 )
 #: So that one who waits soon sleeps.
 NO_SPIN = ("memory/pool_core.pyx", "SPINS = 100", "SPINS = 0")
-LEDGER = (("ledger", ("flow/credit_ledger.pyx",)),)
 FAILURE = (("failure", ("exchange/failure.pyx",)),)
 QUEUE = (("subpartition", ("exchange/result_subpartition.pyx",)),)
 OLDEST = (("drop_oldest", ("exchange/result_subpartition.pyx",)),)
@@ -49,8 +48,6 @@ pool_destroyed = Scenario("pool, destroyed", POOL, ("WAY=3",), stale=1, sizes=NO
 pool_ended = Scenario("pool, destroyed with its segment out", POOL, ("WAY=4",), sizes=NO_SPIN)
 pool_batches = Scenario("pool, batches", POOL, ("WAY=5",), stale=1, sizes=NO_SPIN)
 pool_figures = Scenario("pool, figures", POOL, ("WAY=6",), sizes=NO_SPIN)
-ledger = Scenario("ledger", LEDGER)
-ledger_two_channels = Scenario("ledger, two channels", LEDGER, ("CHANNELS=2", "LOOKS=0", "TAKES=1"), stale=1)
 failure = Scenario("failure", FAILURE)
 queue = Scenario("queue", QUEUE)
 queue_flushed = Scenario("queue, flushed", QUEUE, ("FLUSHES=1",))
@@ -94,8 +91,6 @@ SCENARIOS = [
     pool_ended,
     pool_batches,
     pool_figures,
-    ledger,
-    ledger_two_channels,
     failure,
     queue,
     queue_flushed,
@@ -127,7 +122,6 @@ LONG = os.environ.get("FASTBUF_LONG") == "1"
 #: What takes ten seconds and more; the others have its parts
 NIGHTLY = [
     event_two_waiters,
-    ledger_two_channels,
     ring_one_segment,
     ring_flushed,
     ring_enough,
@@ -313,30 +307,6 @@ MUTATIONS: dict[str, tuple[Scenario, str, str, str]] = {
         "memory/pool_core.pyx",
         "segments + begin, k - begin)\n            after_push(owner)",
         "segments + begin, k - begin)",
-    ),
-    "floating segments claimed in two steps": (
-        ledger_two_channels,
-        "flow/credit_ledger.pyx",
-        "            if fb_i64_cas_acq_rel(&self.floating_out, &out, out + n):\n                return n",
-        "            fb_i64_store_release(&self.floating_out, out + n)\n            return n",
-    ),
-    "a credit whose kind is not looked at": (
-        ledger,
-        "flow/credit_ledger.pyx",
-        "if n > fb_i64_load_relaxed(&r.exclusive):",
-        "if n >= fb_i64_load_relaxed(&r.exclusive):",
-    ),
-    "floating segments that are counted after they are shown": (
-        ledger,
-        "flow/credit_ledger.pyx",
-        "        fb_i64_add_acq_rel(&r.floating, shared)\n        while not",
-        "        fb_i64_add_acq_rel(&r.floating, 0)\n        while not",
-    ),
-    "a picture of a ledger that changes": (
-        ledger,
-        "flow/credit_ledger.pyx",
-        "        return begun == ended\n",
-        "        return True\n",
     ),
     "a failure's text written by two": (
         failure,
@@ -552,9 +522,6 @@ MUTATIONS: dict[str, tuple[Scenario, str, str, str]] = {
 #: Those that take longest to find; the others have some of each part
 NIGHTLY_MUTATIONS = {
     "bytes lent without release",
-    "a picture of a ledger that changes",
-    "floating segments that are counted after they are shown",
-    "a credit whose kind is not looked at",
     "a reader reads committed before finished",
     "a reader does not say that it looks",
     "what a reader stores, without release",

@@ -51,7 +51,6 @@ def test_signatures_say_what_the_class_takes() -> None:
     )
     for made, arguments in (
         (fb.NetworkBufferPool, {}),
-        (fb.CreditLedger, {"channels": 1}),
         (fb.RowSerializer, {"schema": fb.Schema.of(a="int64")}),
         (fb.ColumnarSerializer, {}),
         (fb.PickledSerializer, {}),

@@ -124,7 +124,7 @@ def test_the_import_check_sees_a_breach(tmp_path: Path, monkeypatch: pytest.Monk
     folder.mkdir(parents=True)
     cases = {
         "a.pyx": "from fastbuf.exchange.input_gate cimport InputGate\n",
-        "b.pxd": "from ..flow cimport credit_ledger\n",
+        "b.pxd": "from ..flow cimport credits\n",
         "c.py": "def f():\n    from fastbuf import transports\n",
         "d.py": "import fastbuf_spark\n",
         "e.py": "import fastbuf\n",

@@ -265,9 +265,6 @@ def test_listening(env: fb.ShuffleEnvironment, given: dict[str, Any], words: str
         (lambda: fb.WatermarkStatus("no"), "idle is 'no'"),  # type: ignore[arg-type]
         (lambda: fb.UserEvent("text"), "payload is 'text'"),  # type: ignore[arg-type]
         (lambda: fb.UserEvent(b"x" * 5000), "a user event of 5000 bytes: at most 4095"),
-        (lambda: fb.CreditLedger(0), "channels is 0"),
-        (lambda: fb.CreditLedger(1, exclusive=HUGE), "exclusive is 1000000"),
-        (lambda: fb.CreditLedger(1, floating="2"), "floating is '2'"),  # type: ignore[arg-type]
         (lambda: fb.TlsConfig(None, "key", "authority"), "certificate is None"),  # type: ignore[arg-type]
         (lambda: fb.TlsConfig("c", "k", "a", check_hostname="no"), "check_hostname is 'no'"),  # type: ignore[arg-type]
     ],
@@ -278,25 +275,10 @@ def test_serializers_selectors_and_the_rest(make: Callable[[], object], words: s
 
 
 @pytest.mark.parametrize("value", WRONG_WHOLE)
-def test_numbers_of_segments_and_credits(value: Any) -> None:
-    ledger = fb.CreditLedger(2)
+def test_numbers_of_segments(value: Any) -> None:
     pool = fb.NetworkBufferPool(segments=4, segment_size=4096).create_local_pool(required=1)
-    calls: list[tuple[str, Callable[[Any], object]]] = [
-        ("n", pool.request_many),
-        ("n", lambda n: ledger.announce(0, n)),
-        ("queued", lambda n: None if n is None else ledger.backlog(0, n)),
-        *(
-            ("channel", getattr(ledger, name))
-            for name in ("announce", "take", "available", "backlog")
-            if type(value) is not int  # an IndexError, as of a list
-        ),
-    ]
-    for name, call in calls:
-        if name == "queued" and value is None:
-            continue  # it asks
-        with pytest.raises(ConfigError, match=f"{name} is {re.escape(repr(value))}: it must be an integer from 0 to"):
-            call(value)
-    assert ledger.take(np.int64(1))
+    with pytest.raises(ConfigError, match=f"n is {re.escape(repr(value))}: it must be an integer from 0 to"):
+        pool.request_many(value)
 
 
 @pytest.mark.parametrize("dtype", [[], "S0", "V0", "O"])

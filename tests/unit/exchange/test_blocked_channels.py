@@ -24,7 +24,6 @@ ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
 SECRET = b"of these tests"
 SEGMENT = 1024
 TEXT = "x" * (SEGMENT - 100)  # a record of about one buffer
-ANNOUNCED, USED, AVAILABLE, FLOATING = 0, 1, 2, 5
 PATIENCE_S = 30
 
 
@@ -74,20 +73,20 @@ def write_on(writer: fb.RecordWriter, n: int = 0) -> threading.Thread:
 def test_the_sender_uses_what_it_was_granted_and_nothing_more_is_granted() -> None:
     with rig(exclusive=3, floating=4) as r, r.gate(2) as gate:
         writers = [r.writer(gate, i) for i in range(2)]
-        row = gate.ledger.counters[0]
-        assert until(lambda: row[ANNOUNCED] == 3)
+        row = gate.credits[0]
+        assert until(lambda: row["announced"] == 3)
         gate.block(0)
         thread = write_on(writers[0])
-        assert until(lambda: row[USED] == 3), "exclusive credit is the sender's to use"
+        assert until(lambda: row["used"] == 3), "exclusive credit is the sender's to use"
         assert gate.gauges()["inputQueueLength"] == 3
         for k in range(200):
             writers[1].emit((k, "other"))
             assert gate.poll(PATIENCE_S) == [(k, "other")]
-            assert row[ANNOUNCED] == row[USED] == 3
-            assert row[FLOATING] == 0
+            assert row["announced"] == row["used"] == 3
+            assert row["floating"] == 0
             assert gate.audit()
         gate.unblock(0)
-        while row[ANNOUNCED] < 20:
+        while row["announced"] < 20:
             assert gate.poll(PATIENCE_S)[0] == (0, TEXT)
         gate.close()
         thread.join(PATIENCE_S)
@@ -96,13 +95,13 @@ def test_the_sender_uses_what_it_was_granted_and_nothing_more_is_granted() -> No
 
 def test_floating_segments_serve_the_channels_that_are_not_blocked() -> None:
     with rig(exclusive=1, floating=4, max_buffers_per_channel=8) as r, r.gate(2) as gate:
-        rows = gate.ledger.counters
+        rows = gate.credits
         writers = [r.writer(gate, i) for i in range(2)]
-        assert until(lambda: min(rows[:2, ANNOUNCED]) == 1)
+        assert until(lambda: min(rows["announced"][:2]) == 1)
         gate.block(0)
         threads = [write_on(writer, i) for i, writer in enumerate(writers)]
-        assert until(lambda: rows[1, FLOATING] == 4), "all of them are for who can use them"
-        assert rows[0, FLOATING] == 0
+        assert until(lambda: rows["floating"][1] == 4), "all of them are for who can use them"
+        assert rows["floating"][0] == 0
         for _ in range(300):
             assert {n for n, _ in gate.poll(PATIENCE_S)} == {1}
             assert gate.pool.in_use <= 6
@@ -115,7 +114,7 @@ def test_floating_segments_serve_the_channels_that_are_not_blocked() -> None:
 def test_one_that_had_floating_segments_gets_no_more() -> None:
     """What was on its way when it was blocked comes, and waits; what goes home is for the others."""
     with rig(exclusive=1, floating=4, max_buffers_per_channel=8) as r, r.gate(2) as gate:
-        rows = gate.ledger.counters
+        rows = gate.credits
         writers = [r.writer(gate, i) for i in range(2)]
         threads = [write_on(writer, i) for i, writer in enumerate(writers)]
         got = [0, 0]
@@ -123,15 +122,15 @@ def test_one_that_had_floating_segments_gets_no_more() -> None:
             for n, _ in gate.poll(PATIENCE_S):
                 got[n] += 1
         gate.block(0)
-        announced = rows[0, ANNOUNCED]
-        held = rows[0, FLOATING]
+        announced = rows["announced"][0]
+        held = rows["floating"][0]
         for _ in range(300):
             assert {n for n, _ in gate.poll(PATIENCE_S)} == {1}
-            assert rows[0, ANNOUNCED] <= announced
-            assert rows[0, FLOATING] <= held
+            assert rows["announced"][0] <= announced
+            assert rows["floating"][0] <= held
             assert gate.pool.in_use <= 6
             assert gate.audit()
-        assert rows[0, ANNOUNCED] == rows[0, USED] + rows[0, AVAILABLE]
+        assert rows["announced"][0] == rows["used"][0] + rows["available"][0]
         gate.unblock(0)
         got = [0, 0]
         while min(got) < 50:
@@ -211,13 +210,13 @@ def test_barriers_are_aligned_however_much_comes_behind_them(flow_control: str) 
 def test_what_waits_in_a_blocked_channel_slows_down_no_other(flow_control: str) -> None:
     """A gate that is full says stop; once what fills it is of a blocked channel alone, it says go on."""
     with rig(flow_control=flow_control, exclusive=1, floating=0, max_buffers_per_channel=2) as r, r.gate(2) as gate:
-        rows = gate.ledger.counters
+        rows = gate.credits
         writers = [r.writer(gate, i) for i in range(2)]
         writers[1].emit((1, TEXT))
-        assert until(lambda: rows[1, USED] >= 1)
+        assert until(lambda: rows["used"][1] >= 1)
         writers[0].emit_event(fb.Barrier(1))
         writers[0].emit((0, "behind it"))
-        assert until(lambda: rows[0, USED] >= 1)
+        assert until(lambda: rows["used"][0] >= 1)
         while gate.poll(PATIENCE_S) != fb.Barrier(1):
             pass
         gate.block(0)
@@ -311,12 +310,12 @@ def test_a_coroutine_reads_on_after_an_unblock() -> None:
 def test_a_buffer_that_comes_for_a_blocked_channel_wakes_nobody() -> None:
     with rig(exclusive=4) as r, r.gate(1) as gate:
         writer = r.writer(gate, 0)
-        assert until(lambda: gate.ledger.counters[0, ANNOUNCED] == 4)
+        assert until(lambda: gate.credits["announced"][0] == 4)
         gate.block(0)
         before = _testing.rung(gate)
         for k in range(3):
             writer.emit((k, TEXT))
-        assert until(lambda: gate.ledger.counters[0, USED] >= 3)
+        assert until(lambda: gate.credits["used"][0] >= 3)
         assert _testing.rung(gate) == before
         gate.unblock(0)
         assert _testing.rung(gate) > before

@@ -39,7 +39,7 @@ def test_credit_that_is_announced_and_not_used_does_not_count(ends: Any) -> None
     config = fb.ExchangeConfig(exclusive=2, floating=2, buffer_timeout_s=0.001, max_buffers_per_channel=4)
     gate = far.create_input_gate(ROWS, channels=1, config=config)
     writer = near.create_result_partition(ROWS, [gate.address], config=config)
-    assert until(lambda: int(gate.ledger.counters[0, 2]) == 2)  # its credit is with the sender
+    assert until(lambda: gate.credits["available"][0] == 2)  # its credit is with the sender
     assert gate.gauges() == {
         "exclusiveBuffersUsage": 0.0,
         "floatingBuffersUsage": 0.0,
