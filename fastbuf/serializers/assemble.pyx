@@ -49,10 +49,6 @@ cdef void drop_buffer(fb_place *place) noexcept nogil:
             free(place.owner)
 
 
-cdef inline Py_ssize_t _place(const uint8_t *part, const uint8_t *start) noexcept:
-    return -1 if part == NULL else part - start
-
-
 cdef class BatchAssembler:
     """Appends chunks to columns and returns them as one ``pyarrow.RecordBatch``.
 
@@ -237,29 +233,6 @@ cdef class BatchAssembler:
         cdef const uint8_t[::1] view = memoryview(payload).cast("B")
         cdef Py_ssize_t length = view.shape[0]
         self.append(&view[0] if length else NULL, length)
-
-    def parts(self, payload):
-        """Where the parts of one element's payload are; they are checked as by :meth:`add`, except text.
-
-        Returns
-        -------
-        list of tuple of int
-            Of each node: its rows; where in the payload its bitmap, its values or offsets, and the bytes of its
-            strings begin (-1: it has none); the last offset.
-        """
-        cdef const uint8_t[::1] view = payload
-        cdef const uint8_t *start = &view[0] if view.shape[0] else NULL
-        cdef fb_piece *p
-        cdef int error, k
-        self.trust(True)
-        error = fb_parse(&self.c, start, view.shape[0])
-        if error:
-            self._refuse(error, view.shape[0])
-        places = []
-        for k in range(self.c.n_nodes):
-            p = &self.c.pieces[k]
-            places.append((p.rows, _place(p.validity, start), _place(p.body, start), _place(p.bytes, start), p.total))
-        return places
 
     cdef int append_elements(self, const uint8_t *data, Py_ssize_t length) except -1:
         cdef Py_ssize_t at = 0

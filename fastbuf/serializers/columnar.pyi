@@ -6,7 +6,6 @@ from _typeshed import ReadableBuffer, WriteableBuffer
 from numpy.typing import NDArray
 
 from fastbuf.serializers.column_plan import ColumnPlan
-from fastbuf.serializers.column_view import ColumnView
 from fastbuf.serializers.serializer import Serializer
 
 class ColumnarSerializer(Serializer):
@@ -17,7 +16,6 @@ class ColumnarSerializer(Serializer):
     def dumps(self, data: Any) -> bytes: ...
     def dump_into(self, data: Any, buffer: WriteableBuffer) -> int: ...
     def loads(self, buf: ReadableBuffer, copy: bool = True, check: bool = True) -> pyarrow.RecordBatch: ...
-    def view(self, buf: ReadableBuffer) -> list[ColumnView]: ...
     def iter(
         self,
         buf: ReadableBuffer,

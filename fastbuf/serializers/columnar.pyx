@@ -46,7 +46,6 @@ from fastbuf.errors import BlockTruncated, RecordError, RecordTooLong
 from fastbuf.serializers.block import (
     FLAG_CRC, HEADER_BYTES, KIND_COLUMNAR, MAX_RECORDS, check_block, count_mismatch, encode_header,
 )
-from fastbuf.serializers.column_view import views
 from fastbuf.serializers.frames import is_stream, table_of
 from fastbuf.serializers.schema import Schema
 
@@ -363,33 +362,6 @@ cdef class ColumnarSerializer(Serializer):
         if rows != records:
             raise count_mismatch(records, rows)
         return assembler.take() if batch is None else batch
-
-    def view(self, buf):
-        """The columns of a block as NumPy arrays that point into it: zero-copy.
-
-        Parameters
-        ----------
-        buf : bytes-like
-            Every array holds an export of it: while one is in use, a bytearray cannot be resized, and a segment cannot
-            be recycled (``SegmentExported``). Do not change the bytes meanwhile.
-
-        Returns
-        -------
-        list of ColumnView
-            One per chunk, that is, per batch that was dumped.
-
-        Raises
-        ------
-        BlockTruncated, BlockCorrupt, SchemaMismatch
-            As :meth:`loads`.
-        """
-        self._need_plan()
-        records, body = check_block(buf, KIND_COLUMNAR, self.fingerprint, self.schema)
-        chunks = list(views(self.schema, BatchAssembler(self.plan), body))
-        rows = sum([chunk.rows for chunk in chunks])
-        if rows != records:
-            raise count_mismatch(records, rows)
-        return chunks
 
     def iter(self, buf, max_rows=None, max_bytes=None, copy=True, check=True):
         """Decode one block into batches of a given size.

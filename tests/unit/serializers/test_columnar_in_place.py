@@ -17,7 +17,7 @@ from hypothesis import given
 
 from fastbuf import NetworkBufferPool
 from fastbuf.errors import BlockCorrupt, BlockError, BlockTruncated, SegmentExported
-from fastbuf.serializers import ColumnarSerializer
+from fastbuf.serializers import ColumnarSerializer, Schema
 from fastbuf.serializers.block import HEADER_BYTES
 
 
@@ -264,3 +264,19 @@ def test_nothing_is_read_outside() -> None:
             else:
                 found.validate()
     assert refused > 100
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [
+        ("fixed_size_list(3)<float32>?", [[1.0, 2.0, 3.0], None, [4.0, 5.0, 6.0]]),
+        ("struct<a: int64, b: string>?", [{"a": 1, "b": "x"}, None]),
+        ("fixed_size_list(1)<struct<a: int64>>?", [None, [{"a": 1}]]),
+    ],
+)
+def test_nulls_below_a_null(kind: str, rows: list[Any]) -> None:
+    """They are legal where the schema allows none: Arrow has slots for the children of a null."""
+    cols = ColumnarSerializer(Schema.of(v=kind))
+    block = cols.dumps(pa.RecordBatch.from_pylist([{"v": row} for row in rows], schema=cols.arrow_schema))
+    for copy in (True, False):
+        assert cols.loads(block, copy=copy).to_pydict() == {"v": rows}
