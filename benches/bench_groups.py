@@ -97,10 +97,7 @@ def fastbuf_pandas(groups: Any) -> Any:
     return groups.apply_in_pandas(in_pandas, RESULT)
 
 
-def fastbuf_two(groups: Any) -> Any:
-    import fastbuf_spark as fbs
-
-    right = fbs.group_by(right_of(groups._df), "k", num_partitions=PARTS_OUT, mode=groups._mode)
+def fastbuf_two(groups: Any, right: Any) -> Any:
     return groups.cogroup(right).apply_in_arrow(of_two, RESULT)
 
 
@@ -145,7 +142,7 @@ def alone(verb: str, groups: int) -> Iterator[Callable[[], None]]:
 
 
 #: Spark's own and fastbuf's
-VERBS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+VERBS: dict[str, tuple[Callable[[Any], Any], Callable[..., Any]]] = {
     "arrow": (spark_arrow, fastbuf_arrow),
     "first": (spark_first, fastbuf_first),
     "pandas": (spark_pandas, fastbuf_pandas),
@@ -189,7 +186,12 @@ def test_groups(verb: str, groups: int, spark: Any, in_turn: Any, benchmark: Any
     wanted = sum_of(verb, groups)
 
     def way(mode: str) -> Callable[[], None]:
-        return checked(lambda: ours(fbs.group_by(df, "k", num_partitions=PARTS_OUT, mode=mode)), wanted)
+        def groups_of(rows: Any) -> Any:
+            return fbs.group_by(rows, "k", num_partitions=PARTS_OUT, mode=mode)
+
+        if verb == "cogroup":
+            return checked(lambda: fastbuf_two(groups_of(df), groups_of(right_of(df))), wanted)
+        return checked(lambda: ours(groups_of(df)), wanted)
 
     ways = {"spark": checked(lambda: theirs(df), wanted), **{mode: way(mode) for mode in MODES}}
     benchmark.group = f"groups, {verb}, {ROWS:,} rows, {groups:,} groups"
@@ -229,11 +231,7 @@ def test_groups_of_files(
         made = fbs.read_parquet(spark, left).group_by("k", partitions=PARTS_OUT, mode="pipelined")
         if verb != "cogroup":
             return ours(made).to_df()
-        return (
-            made.cogroup(fbs.read_parquet(spark, right).group_by("k", mode="pipelined"))
-            .apply_in_arrow(of_two, RESULT)
-            .to_df()
-        )
+        return fastbuf_two(made, fbs.read_parquet(spark, right).group_by("k", mode="pipelined")).to_df()
 
     def lifted() -> None:
         spark.conf.set(MAX_BYTES, NO_LIMIT)
