@@ -6,9 +6,9 @@ that a writer takes, and the output of a gate to what the user's function gets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fastbuf.serializers.pair_table import PairTable
+    from fastbuf.serializers.plain_parts import PlainParts
     from fastbuf.serializers.plain_sums import PlainSums
 
 Empty = Callable[[list[int]], list[int]]  #: takes the partitions that had rows, returns the remaining, empty ones
@@ -252,7 +253,10 @@ class Reading:
             codec.partitions, codec.key, codec.partition_func, wanted, group_bytes, side=codec.side, dumps=cloud_dumps()
         )
         self._combine = codec.combine
-        self._table = self._sums = self._parts = None
+        self._table: PairTable | None = None
+        self._sums: PlainSums | None = None
+        self._parts: PlainParts | None = None
+        self._rest: Iterator[Any] = iter(())  # the records that come after those which are taken as they are packed
         self._counts: Any = self._groups  # the object that counts the records read
         if codec.combine is not None:
             self._counts = self._table = codec.combine.table()
@@ -266,9 +270,11 @@ class Reading:
     def items(self, source: Iterable[Any]) -> Iterator[tuple[int, bytes | list[Any]]]:
         """Pairs of a partition and a group."""
         records, left = iter(source), 0
-        if self._pickled:
-            pickles = records
-            records = loaded(pickles) if self._parts is None else (yield from self._of_pickles(pickles))
+        if self._pickled and self._parts is not None:
+            yield from self._of_pickles(records, self._parts)
+            records = self._rest
+        elif self._pickled:
+            records = loaded(records)
         elif self._sums is not None:
             assert self._combine is not None
             ended, sums = False, self._sums
@@ -284,39 +290,31 @@ class Reading:
             entries = chain.from_iterable(self._combine.lists(self._table, records, left))
         yield from packed(self._groups.items(entries))
 
-    def _of_pickles(self, pickles: Iterator[bytes]) -> Generator[tuple[int, bytes | list[Any]], None, Iterator[Any]]:
-        """The groups of pickled lists while these are plain; returns the remaining records."""
+    def _of_pickles(self, pickles: Iterator[bytes], parts: PlainParts) -> Iterator[tuple[int, bytes]]:
+        """The groups of pickled lists while these are plain; the records from there on are in ``_rest``."""
         from fastbuf.serializers.plain_parts import PlainPickles
 
-        reader, sums, parts = PlainPickles(), self._sums, self._parts
-        assert parts is not None
-        rest: Iterator[Any] = iter(())
+        reader, sums, combine = PlainPickles(), self._sums, self._combine
         passing = before = 0
         for pickle in pickles:
-            plain = reader.packed(pickle)
-            missed = 0
-            if plain is None:
-                missed = -1
-            elif sums is None or passing > 0:
-                passing -= reader.rows
-                missed = 0 if parts.add(plain) else -1
-                if parts.full:
-                    yield from parts.lists()
-            else:
-                missed = sums.add(plain, True)
-                assert self._combine is not None
-                if sums.nbytes >= self._combine.limit:
-                    passing = self._combine.passing(sums, sums.rows - before)
+            plain, taken = reader.packed(pickle), 0
+            if plain is not None and sums is not None and combine is not None and passing <= 0:
+                taken = reader.rows - sums.add(plain, True)
+                if sums.nbytes >= combine.limit:
+                    passing = combine.passing(sums, sums.rows - before)
                     before = sums.rows
                     yield from self._sent()
-            if missed:
-                some = list(loaded(iter((pickle,))))
-                rest = chain(some if missed < 0 else some[-missed:], loaded(pickles))
+            elif plain is not None:
+                passing -= reader.rows
+                taken = reader.rows if parts.add(plain) else 0
+                if parts.full:
+                    yield from parts.lists()
+            if plain is None or taken < reader.rows:
+                self._rest = chain(islice(loaded(iter((pickle,))), taken, None), loaded(pickles))
                 break
         yield from parts.lists()
         yield from self._sent()
         self._go_on(parts.read + (0 if sums is None else sums.rows), parts.proof + (0 if sums is None else sums.proof))
-        return rest
 
     def _sent(self) -> Iterator[tuple[int, bytes]]:
         """The groups of the merged pairs; empties the table."""
