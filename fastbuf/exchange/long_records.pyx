@@ -11,6 +11,11 @@ from fastbuf.exchange.result_partition cimport WRITE_BLOCKED, WRITE_DROPPED, Ope
 
 from fastbuf.errors import RecordTooLong, shorter_or_raise
 
+cdef enum:
+    # The kernel zeroes what malloc gave back to it, page by page, when it is had again: a record of 1 MiB with a
+    # memoryview took 1.6 ms of CPU where its scratch was given back, and takes 0.9
+    MOST_KEPT = 8 << 20
+
 
 cdef class LongRecordWriter:
     """The part of a record writer that continues a partly written record."""
@@ -78,7 +83,7 @@ cdef class LongRecordWriter:
             if self.spill_left == 0 and self.spill_tail is not None and not self.spilling_tail:
                 self.spill_from_tail()
         self.spill_tail = None
-        if self.scratch_room > 1 << 20:     # do not keep the memory of a very long record
+        if self.scratch_room > MOST_KEPT:   # do not keep the memory of a very long record
             free(self.scratch)
             self.scratch = NULL
             self.scratch_room = 0
