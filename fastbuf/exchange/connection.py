@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fastbuf.errors import FastbufError, SequenceError
@@ -34,6 +35,26 @@ class StillConnected(SequenceError):
     """Another producer has the channel, or had it and is not read to its end; it may be free in a moment."""
 
 
+@dataclass(frozen=True)
+class Credentials:
+    """What a producer proves, and says of itself, to a gate that it connects to.
+
+    Attributes
+    ----------
+    epoch, secret
+        Those of the gate.
+    fingerprint
+        Of the schema that its records have.
+    loss_is_cancel
+        Whether the loss of the gate is that of a consumer that has enough.
+    """
+
+    epoch: int
+    secret: bytes = field(repr=False)
+    fingerprint: int
+    loss_is_cancel: bool
+
+
 class Transport(Protocol):
     """Moves buffers between subpartitions and gates of different processes."""
 
@@ -43,7 +64,7 @@ class Transport(Protocol):
         TCP listens first; the others get the port that it has bound.
         """
 
-    def connect(self, partition: Any, index: int, target: tuple[str, int, int], channel: Any) -> None:
+    def connect(self, partition: Any, index: int, target: tuple[str, int, int], credentials: Credentials) -> None:
         """Connect subpartition `index` to the gate at `target`, and prove to know its secret.
 
         :class:`Refused`: the next transport is tried.  :class:`PeerLost`: none is.

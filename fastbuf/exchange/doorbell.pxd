@@ -3,12 +3,31 @@
 # If peers in other processes shall ring it, it is a page of a memfd (they get `fd`), else ordinary memory.  Each gate
 # and each partition has its own, so that a peer can only disturb the one that it exchanges data with.  A faulty peer
 # can only delay or cause a wake-up, since a sleeper checks its condition at intervals anyway.
+from libc.stdint cimport int64_t
+
 from fastbuf._native.atomics cimport fb_au32, fb_event
+
+cdef enum:
+    SPIN_NS = 20000             # about the cost of a sleep and a wake-up
+    LEAST_SPIN_NS = 2000        # what remains of it after many spins in vain
 
 
 cdef struct Bell:
     fb_event event
     fb_au32 armed               # 1: the next ring also writes to the reader's eventfd (gate_notify)
+
+
+cdef struct Spin:
+    int64_t most                # 0: there is only one core
+    int64_t ns                  # how long to spin before sleeping, where peers share memory
+
+
+cdef inline void spin_init(Spin *s, bint is_alone) noexcept nogil:
+    s.ns = s.most = 0 if is_alone else SPIN_NS
+
+
+cdef inline void spin_ended(Spin *s, bint in_vain) noexcept nogil:
+    s.ns = max(s.ns // 2, LEAST_SPIN_NS) if in_vain else s.most
 
 
 cdef void bell_ring(Bell *bell, fb_au32 *wake_fd) noexcept nogil

@@ -29,7 +29,14 @@ from fastbuf.errors import ConfigError, ExchangeClosed, ResourceError, descripto
 from fastbuf.exchange.address import GateAddress, check_secret, new_secret, schema_key
 from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.channel_selector import ChannelSelector, forward, round_robin
-from fastbuf.exchange.connection import Transport, make_monitor, make_transport, transport_lacks, warn_once
+from fastbuf.exchange.connection import (
+    Credentials,
+    Transport,
+    make_monitor,
+    make_transport,
+    transport_lacks,
+    warn_once,
+)
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.named_thread import start_thread
 from fastbuf.exchange.record_writer import RecordWriter
@@ -350,13 +357,7 @@ class ShuffleEnvironment:
             if on_slow_consumer != "wait":
                 policy = {"on_slow_consumer": on_slow_consumer, "chunks": serializer.kind == "columnar"}
             partition = _PARTITION_TYPES[partition_type](self, len(targets), channel, config, maximum, **policy)
-            partition.credentials = {
-                "epoch": epoch,
-                "secret": secret,
-                "fingerprint": schema_key(serializer),
-                "loss_is_cancel": on_peer_loss == "cancel",
-                "unreached": {},  # messages of consumers that cancelled before they were connected
-            }
+            partition.credentials = Credentials(epoch, secret, schema_key(serializer), on_peer_loss == "cancel")
             self._partitions[partition] = None
         try:
             for index, target in enumerate(targets):

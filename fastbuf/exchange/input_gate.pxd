@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint32_t
 
 from fastbuf._native.activity cimport fb_activity
 from fastbuf._native.atomics cimport fb_au32
-from fastbuf.exchange.doorbell cimport Doorbell
+from fastbuf.exchange.doorbell cimport Doorbell, Spin
 from fastbuf.exchange.driver cimport Driver, DriveState
 from fastbuf.exchange.gate_core cimport GateCore
 from fastbuf.exchange.gate_intake cimport GateIntake
@@ -37,8 +37,7 @@ cdef class InputGate:
     cdef int wake_fd                        # eventfd for event loops, -1: not made yet
     cdef readonly Doorbell bell             # contains `core.bell`
     cdef DriveState drive                   # statistics of driving the transport
-    cdef int64_t spin_most                  # longest spin; 0: there is only one core
-    cdef int64_t spin_ns                    # how long to spin before sleeping, where peers share memory
+    cdef Spin spins
     cdef object lock
     cdef dict sealed                        # {channel: buffers}
     cdef GateIntake intake                  # what was decoded and not given out

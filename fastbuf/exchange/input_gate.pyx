@@ -18,7 +18,7 @@ from fastbuf._native.sockets cimport EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd
 from fastbuf.exchange.activity cimport activity_figures, activity_waited_s
 from fastbuf.exchange.channel_reader cimport ChannelReader, local_channel, shared_channel, wire_channels
 from fastbuf.exchange.clock cimport seconds_ns
-from fastbuf.exchange.doorbell cimport Doorbell
+from fastbuf.exchange.doorbell cimport Doorbell, spin_ended, spin_init
 from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport (
     FAIL_ABORTED, FAIL_PEER_LOST, failure_code, failure_raise, failure_set, failure_text,
@@ -57,8 +57,6 @@ cdef enum:
     SLICE_NS = 200000000        # how often signals are checked while waiting
     FIRST_SLICE_NS = 50000000   # the same when something has just come: after it, does this thread wait for itself?
     LONG_SLICE_NS = 1000000000  # how often an event loop counts the time that producers have not connected
-    SPIN_NS = 20000             # about the cost of a sleep and a wake-up
-    LEAST_SPIN_NS = 2000        # what remains of it after many spins in vain
     OPEN_ROWS = 256             # rows of `credits` if the channels are not known; further channels have their own
 
 
@@ -99,7 +97,7 @@ on_error="raise", on_peer_loss="error")\n--\n
         self.wake_fd = -1
         self.pending = []
         self.refused = ""
-        self.spin_ns = self.spin_most = SPIN_NS if (os.cpu_count() or 1) > 1 else 0
+        spin_init(&self.spins, (os.cpu_count() or 1) == 1)
         self.forks = fork_count()
 
     def __init__(self, environment, Serializer serializer, channels, unsigned int gate_id, unsigned long long epoch,
@@ -416,19 +414,16 @@ on_error="raise", on_peer_loss="error")\n--\n
 
     cdef bint spin(self, uint32_t key, int64_t until, SharedLook *looks, int channels) noexcept nogil:
         """Spins about as long as a sleep would cost; True: something came."""
-        cdef int64_t limit = min(self.spin_ns, until - fb_now_ns())
+        cdef int64_t limit = min(self.spins.ns, until - fb_now_ns())
         cdef bint came
-        if channels == 0 or self.spin_most == 0:
+        if channels == 0 or self.spins.most == 0:
             return False
         if channels <= MOST_LOOKS:
             came = shared_spin(looks, channels, self.core.event, key, limit)
         else:
             came = fb_event_spin(self.core.event, key, limit) != 0
-        if came:
-            self.spin_ns = self.spin_most
-            return True
-        self.spin_ns = max(self.spin_ns // 2, LEAST_SPIN_NS)
-        return False
+        spin_ended(&self.spins, not came)
+        return came
 
     cdef void sleep(self, uint32_t key, int64_t until, SharedLook *looks, int channels, Driver *driver,
                     bint alone) noexcept nogil:

@@ -6,7 +6,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf._native.activity cimport fb_activity
 from fastbuf._native.atomics cimport fb_ai64, fb_au32, fb_event
-from fastbuf.exchange.doorbell cimport Doorbell
+from fastbuf.exchange.doorbell cimport Doorbell, Spin
 from fastbuf.exchange.driver cimport Driver, DriveState
 from fastbuf.exchange.failure cimport Failure
 from fastbuf.exchange.result_subpartition cimport Subpartition
@@ -67,9 +67,8 @@ cdef class ResultPartition:
     cdef readonly unsigned int channel
     cdef readonly Doorbell bell             # contains `core.event`
     cdef DriveState drive       # statistics of driving the transport
-    cdef int64_t spin_ns        # how long to spin before sleeping, where peers share memory
+    cdef Spin spins
     cdef public int fallbacks   # channels that use TCP because shared memory could not be used
-    cdef int64_t spin_most      # longest spin; 0: there is only one core
     cdef bint short             # the last request for a segment failed
     cdef OnSlow on_slow         # set once
     cdef Py_ssize_t left        # bytes of the record in progress that are not written.  With SLOW_DROP_OLDEST
@@ -77,7 +76,8 @@ cdef class ResultPartition:
     cdef bint lagging           # SLOW_DROP: some consumer is behind; buffers end with a record where they can
     cdef uint32_t cut           # consumers that were cut off
     cdef bint shares            # a subpartition is read in another process through shared memory
-    cdef public object credentials      # what a transport needs to connect to the consumers
+    cdef public object credentials      # what its gates are shown (exchange/connection.py)
+    cdef readonly dict unreached        # what consumers said that had enough before they were connected
     cdef list transports        # (kind, place) of the drainer of each subpartition
     cdef list notified          # local gates: their cores must outlive this partition's last notify
     cdef readonly bint closed

@@ -1,6 +1,7 @@
 from typing import Any
 
 from fastbuf.config import ExchangeConfig
+from fastbuf.exchange.connection import Credentials
 from fastbuf.exchange.doorbell import Doorbell
 from fastbuf.memory import LocalBufferPool
 
@@ -14,7 +15,8 @@ class ResultPartition:
     pool: LocalBufferPool
     config: ExchangeConfig
     environment: Any
-    credentials: Any
+    credentials: Credentials
+    unreached: dict[int, str]
     bell: Doorbell
     fallbacks: int
     ended: bool

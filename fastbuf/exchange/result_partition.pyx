@@ -13,7 +13,7 @@ from fastbuf._native.activity cimport *
 from fastbuf._native.atomics cimport *
 from fastbuf.exchange.activity cimport activity_figures, activity_waited_s
 from fastbuf.exchange.clock cimport seconds_ns
-from fastbuf.exchange.doorbell cimport Doorbell
+from fastbuf.exchange.doorbell cimport Doorbell, spin_ended, spin_init
 from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport (
     FAIL_ABORTED, failure_code, failure_init, failure_raise, failure_set, failure_text,
@@ -34,8 +34,6 @@ from fastbuf.exchange.own_readers import reader_of, refuse_to_wait_for_oneself
 cdef enum:
     SLICE_NS = 200000000        # how often signals are checked while waiting
     FIRST_SLICE_NS = 50000000   # the same without progress for the first time: does this thread wait for itself?
-    SPIN_NS = 20000             # about the cost of a sleep and a wake-up
-    LEAST_SPIN_NS = 2000        # what remains of it after many spins in vain
     PATIENCE_NS = 100000000     # of a broadcast without a buffer timeout, for slow consumers
     DRIVE_NS = 6000000          # longest time that a writer drives the transport before it sleeps
 
@@ -74,8 +72,9 @@ cdef class ResultPartition:
         self.stall_ns = -1 if config.stall_timeout_s is None else seconds_ns(config.stall_timeout_s)
         self.transports = [None] * subpartitions
         self.gates = [None] * subpartitions
-        self.spin_ns = self.spin_most = SPIN_NS if (os.cpu_count() or 1) > 1 else 0
+        spin_init(&self.spins, (os.cpu_count() or 1) == 1)
         self.notified = []
+        self.unreached = {}
         self.waited_for = -1
         self.segment_size = network.core.segment_size
         self.pool_core = network.core
@@ -250,13 +249,11 @@ cdef class ResultPartition:
             driver.leave(driver, False)
             if came:
                 return True
-        if not self.shares or self.spin_most == 0:
+        if not self.shares or self.spins.most == 0:
             return False
-        if fb_event_spin(self.core.event, epoch, self.spin_ns):
-            self.spin_ns = self.spin_most
-            return True
-        self.spin_ns = max(self.spin_ns // 2, LEAST_SPIN_NS)
-        return False
+        came = fb_event_spin(self.core.event, epoch, self.spins.ns) != 0
+        spin_ended(&self.spins, not came)
+        return came
 
     cdef void collect_shared(self) noexcept nogil:
         """Recycles segments that readers in other processes have given back, and notes which readers have ended."""

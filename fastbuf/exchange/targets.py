@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.checks import named_host, port, whole
@@ -11,7 +12,7 @@ from fastbuf.config import TRANSPORTS
 from fastbuf.errors import ConfigError, PeerLost, descriptors_for
 from fastbuf.exchange.address import GateAddress, gate_key
 from fastbuf.exchange.clock import monotonic
-from fastbuf.exchange.connection import NobodyListens, Refused, transport_lacks
+from fastbuf.exchange.connection import Credentials, NobodyListens, Refused, transport_lacks
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.result_partition import ResultPartition
 
@@ -59,12 +60,12 @@ def reach(environment: ShuffleEnvironment, partition: ResultPartition, index: in
     """Connect subpartition `index` to its consumer; one that does not listen yet is tried for ``connect_timeout_s``."""
     credentials = partition.credentials
     if isinstance(target, InputGate):
-        target.check_producer(credentials["epoch"], credentials["fingerprint"])
+        target.check_producer(credentials.epoch, credentials.fingerprint)
         target.add_local(partition, index)
         partition.meets(index, gate_key(target.secret, target.epoch, target.gate_id), "")
         return
     if isinstance(target, GateAddress):
-        credentials = {**credentials, "secret": target.secret}
+        credentials = replace(credentials, secret=target.secret)
     host, number, gate_id = target[:3]
     address = (host, int(number), int(gate_id))
     fallbacks = partition.fallbacks
@@ -83,7 +84,7 @@ def reach(environment: ShuffleEnvironment, partition: ResultPartition, index: in
         partition.fallbacks = fallbacks
         time.sleep(RETRY_S)
         partition.check()
-    partition.meets(index, gate_key(credentials["secret"], credentials["epoch"], address[2]), f"{host}:{number}")
+    partition.meets(index, gate_key(credentials.secret, credentials.epoch, address[2]), f"{host}:{number}")
 
 
 def _connect(
@@ -91,7 +92,7 @@ def _connect(
     partition: ResultPartition,
     index: int,
     address: tuple[str, int, int],
-    credentials: dict[str, Any],
+    credentials: Credentials,
 ) -> None:
     """Connect by the transport that is wanted, or by the first that can."""
     wanted = partition.config.transport

@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 from fastbuf.config import FLOW_CONTROLS
 from fastbuf.errors import AuthenticationError, ExchangeError, PeerLost, ProtocolError, SchemaMismatch, SequenceError
 from fastbuf.exchange.clock import monotonic
+from fastbuf.exchange.connection import Credentials
 from fastbuf.fork_safe import hmac_sha256
 
 #: The last byte is the version of the wire; 2: events, streams, answered PING; 3: CROSSED; 4: the side that connects
@@ -89,13 +90,13 @@ class Hello:
     flow_control: str = "credit"
 
     @classmethod
-    def of(cls, partition: Any, gate_id: int, credentials: dict[str, Any], stream: int = 0, port: int = 0) -> Hello:
+    def of(cls, partition: Any, gate_id: int, credentials: Credentials, stream: int = 0, port: int = 0) -> Hello:
         """What a partition says to that gate."""
         return cls(
             gate_id=gate_id,
             channel=partition.channel,
-            epoch=credentials["epoch"],
-            fingerprint=credentials["fingerprint"],
+            epoch=credentials.epoch,
+            fingerprint=credentials.fingerprint,
             segment_size=partition.segment_size,
             nonce=fresh_nonce(),
             stream=stream,

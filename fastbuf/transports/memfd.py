@@ -35,7 +35,14 @@ from typing import Any
 from fastbuf.errors import ExchangeClosed, FastbufError, PeerLost, ResourceError, SequenceError, strerror
 from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.clock import monotonic
-from fastbuf.exchange.connection import NobodyListens, Refused, StillConnected, register_transport, warn_once
+from fastbuf.exchange.connection import (
+    Credentials,
+    NobodyListens,
+    Refused,
+    StillConnected,
+    register_transport,
+    warn_once,
+)
 from fastbuf.exchange.doorbell import Doorbell
 from fastbuf.exchange.named_thread import named_thread
 from fastbuf.exchange.shared_lender import SharedWriter
@@ -161,7 +168,7 @@ class MemfdTransport:
             self._selector.register(sock, selectors.EVENT_READ)
         return host, port
 
-    def connect(self, partition: Any, index: int, target: tuple[str, int, int], channel: dict[str, Any]) -> None:
+    def connect(self, partition: Any, index: int, target: tuple[str, int, int], credentials: Credentials) -> None:
         """Connect one subpartition.
 
         Raises
@@ -172,12 +179,12 @@ class MemfdTransport:
             The consumer was connected and then lost, or it has this channel already.
         """
         deadline = monotonic() + partition.config.connect_timeout_s
-        hs.patiently(lambda: self._connect(partition, index, target, channel), deadline, partition.check)
+        hs.patiently(lambda: self._connect(partition, index, target, credentials), deadline, partition.check)
 
-    def _connect(self, partition: Any, index: int, target: tuple[str, int, int], channel: dict[str, Any]) -> None:
+    def _connect(self, partition: Any, index: int, target: tuple[str, int, int], credentials: Credentials) -> None:
         host, port, gate_id = target
         where = f"consumer {host}:{port}"
-        hello = hs.Hello.of(partition, gate_id, channel)
+        hello = hs.Hello.of(partition, gate_id, credentials)
         for name in names_for(host, port):
             sock = _unix_socket()
             sock.settimeout(partition.config.connect_timeout_s)
@@ -187,7 +194,7 @@ class MemfdTransport:
                 sock.close()
                 continue
             try:
-                self._introduce(sock, hello, partition, index, channel, where)
+                self._introduce(sock, hello, partition, index, credentials, where)
             except BaseException:
                 sock.close()
                 raise
@@ -196,10 +203,10 @@ class MemfdTransport:
         raise NobodyListens(f"{where} does not listen on this host")
 
     def _introduce(
-        self, sock: socket.socket, hello: hs.Hello, partition: Any, index: int, channel: dict[str, Any], where: str
+        self, sock: socket.socket, hello: hs.Hello, partition: Any, index: int, credentials: Credentials, where: str
     ) -> None:
         # Take all memory and descriptors before the offer, since nothing may fail after it: the channel then exists.
-        fds = greet(sock, hello, channel["secret"], where)
+        fds = greet(sock, hello, credentials.secret, where)
         with fds:
             try:
                 bell = Doorbell.attach(fds[0])
@@ -230,7 +237,7 @@ class MemfdTransport:
             with self._lock:
                 partition.check()
                 self._start()
-                writer.connect(partition, bell, fds.take(1), where, channel["loss_is_cancel"])
+                writer.connect(partition, bell, fds.take(1), where, credentials.loss_is_cancel)
                 self._lines.add(Line(sock, writer, partition, hello.channel, partition.config.ping_interval_s))
                 self._wake()
 

@@ -218,7 +218,7 @@ cdef class TcpTransport:
 
     # ---- we connect to a consumer
 
-    def connect(self, ResultPartition partition, int index, target, channel):
+    def connect(self, ResultPartition partition, int index, target, credentials):
         """Waits until both ends have proved the secret; `connect_timeout_s` at most."""
         where = f"consumer {target[0]}:{target[1]}"
         deadline = monotonic() + partition.config.connect_timeout_s
@@ -234,7 +234,7 @@ cdef class TcpTransport:
                     if route.serial == 0:
                         try:
                             route.serial = hs.patiently(
-                                lambda: self._dial(partition, index, target, channel, where, route, alone),
+                                lambda: self._dial(partition, index, target, credentials, where, route, alone),
                                 deadline, partition.check)
                             route.borrowed = False
                             route.dialled = monotonic()
@@ -252,7 +252,7 @@ cdef class TcpTransport:
                 if serial == 0:
                     continue
                 try:
-                    hs.patiently(lambda: self._join(serial, partition, index, target, channel, where),
+                    hs.patiently(lambda: self._join(serial, partition, index, target, credentials, where),
                                  deadline, partition.check)
                     return
                 except _Gone:
@@ -266,9 +266,9 @@ cdef class TcpTransport:
                         route.serial = 0
         except PeerLost as error:
             # Nobody listens there any more, or the gate is gone: the consumer ended early, before this producer began.
-            if not channel["loss_is_cancel"] or not self._had_enough(error):
+            if not credentials.loss_is_cancel or not self._had_enough(error):
                 raise
-            channel["unreached"][index] = str(error)     # to be told to a consumer that is still running
+            partition.unreached[index] = str(error)     # to be told to a consumer that is still running
             sub_close(&partition.subs[index], True)
 
     @staticmethod
@@ -311,7 +311,7 @@ cdef class TcpTransport:
         # may.
         return (host_of(sock.getsockname()), self.listener.address[1]) < theirs
 
-    def _dial(self, ResultPartition partition, int index, target, channel, where, route, alone):
+    def _dial(self, ResultPartition partition, int index, target, credentials, where, route, alone):
         """Opens the connection for this channel; returns its serial.  alone: other channels may not use it."""
         try:
             sock = connect(target[0], target[1], partition.config.connect_timeout_s)
@@ -326,8 +326,8 @@ cdef class TcpTransport:
                 route.dialling = port != 0
                 if port and route.came.is_set():
                     raise hs.Crossed(f"{where} has just dialled us")
-                hello = hs.Hello.of(partition, target[2], channel, port=port)
-                hs.greet(sock, hello, channel["secret"], where)
+                hello = hs.Hello.of(partition, target[2], credentials, port=port)
+                hs.greet(sock, hello, credentials.secret, where)
             except PeerLost as error:
                 if self.tls is not None and self.tls.refused(error.__cause__):
                     raise AuthenticationError(f"{where} refused this host's certificate: {error.__cause__}") from error
@@ -336,16 +336,16 @@ cdef class TcpTransport:
             if self.tls is not None:
                 sock = self.tls.relay.add(sock)
             sock.setblocking(False)
-            return self._hand_over(sock, partition, index, target, channel)
+            return self._hand_over(sock, partition, index, target, credentials)
         finally:
             sock.close()
 
-    cdef Stream *_stream(self, ResultPartition partition, int index, channel) except NULL:
+    cdef Stream *_stream(self, ResultPartition partition, int index, credentials) except NULL:
         # The caller holds the lock, which let_go_partition and close take.  The partition may have been closed during
         # the handshake by another thread that closed the environment; then the transport must keep no pointer to it.
         cdef Stream *s = NULL
         cdef bint checksum = partition.config.checksum
-        cdef bint loss_is_cancel = channel["loss_is_cancel"]
+        cdef bint loss_is_cancel = credentials.loss_is_cancel
         partition.check()
         if self.closed:
             raise ExchangeClosed("the environment was closed while it connected")
@@ -368,7 +368,7 @@ cdef class TcpTransport:
         partition.core.driver = &self.io.loop.driver
         partition.set_transport(index, "tcp", f"{host}:{port} gate {gate_id}")
 
-    def _hand_over(self, sock, ResultPartition partition, int index, target, channel):
+    def _hand_over(self, sock, ResultPartition partition, int index, target, credentials):
         """Give a socket to the I/O thread after the handshake; on an error the caller keeps the socket."""
         cdef Connection *c
         cdef Command k
@@ -377,7 +377,7 @@ cdef class TcpTransport:
         command_init(&k, COMMAND_ADD)
         k.ping_interval_ns = seconds_ns(partition.config.ping_interval_s)
         with self.lock:
-            k.stream = self._stream(partition, index, channel)
+            k.stream = self._stream(partition, index, credentials)
             c = connection_new(sock.fileno(), True, flow, self.pool.core.segment_size, name)
             if c == NULL:
                 stream_free(k.stream)
@@ -417,7 +417,7 @@ cdef class TcpTransport:
         if k.result != 0:
             free(k.message)
 
-    def _join(self, uint64_t serial, ResultPartition partition, int index, target, channel, where):
+    def _join(self, uint64_t serial, ResultPartition partition, int index, target, credentials, where):
         """Add a channel to an existing connection; raises _Gone if it was closed."""
         cdef Command k
         cdef Stream *s = NULL
@@ -427,7 +427,7 @@ cdef class TcpTransport:
         k.serial = serial
         k.ping_interval_ns = seconds_ns(partition.config.ping_interval_s)
         with self.lock:
-            s = self._stream(partition, index, channel)
+            s = self._stream(partition, index, credentials)
             k.stream = s
             try:
                 self.io.command(&k)
@@ -440,7 +440,7 @@ cdef class TcpTransport:
             stream = s.id
             command_init(&k, COMMAND_LEAVE)
             k.stream = s
-            greeting = hs.Greeting(hs.Hello.of(partition, target[2], channel, stream), channel["secret"], where)
+            greeting = hs.Greeting(hs.Hello.of(partition, target[2], credentials, stream), credentials.secret, where)
             try:
                 # with the lock, so that stream numbers are sent in order
                 self._say(serial, stream, greeting.message)

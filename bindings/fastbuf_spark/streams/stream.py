@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from fastbuf_spark.schema import BatchFunction
     from fastbuf_spark.streams.groups import StreamGroups
-
-    BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 LATENCY_S = 0.005  #: buffer timeout of a stream, unless settings are given
 WATERMARKS = ("split", "spark")

@@ -138,7 +138,7 @@ class Producer:
                 raise
             unreached = {
                 index: not_reached(text, control.local_host, spec.conf)
-                for index, text in writer.partition.credentials.get("unreached", {}).items()
+                for index, text in writer.partition.unreached.items()
             }
             return (
                 list(writer.totals()),
