@@ -89,7 +89,8 @@ cdef class BatchScatter:
         return self.slots != NULL
 
     cdef int _group(self, const int32_t *pids, bint pids_stay) except -1:
-        cdef int64_t rows = self.batch.c.rows, all_in, needed = 0
+        cdef int64_t rows = self.batch.c.rows, needed = 0
+        cdef int64_t only_target            # of all rows; negative: there are several
         self._reserve(rows, False)
         self.straight = False
         self.has_order = True
@@ -97,8 +98,8 @@ cdef class BatchScatter:
             needed = fb_sort_bytes(&self.batch.c)
         if needed and needed <= FB_SORT_BYTES and self._reserve_slots(needed):
             with nogil:
-                all_in = fb_count_rows(pids, rows, self.partitions, self.counts, self.at, self.stop)
-                if all_in < 0:
+                only_target = fb_count_rows(pids, rows, self.partitions, self.counts, self.at, self.stop)
+                if only_target < 0:
                     self.has_places = not (pids_stay and fb_one_band(&self.batch.c))
                     self.batch.c.all_sorted = fb_sort(&self.batch.c, pids, self.counts,
                                                       self.places if self.has_places else NULL, self.slots, self.sorted,
@@ -109,9 +110,9 @@ cdef class BatchScatter:
                         fb_spell_order(self.places, rows, self.order)
         else:
             with nogil:
-                all_in = fb_group(pids, rows, self.partitions, self.counts, self.order, self.at, self.stop)
-        if all_in >= 0:
-            self._all_to(<int> all_in)
+                only_target = fb_group(pids, rows, self.partitions, self.counts, self.order, self.at, self.stop)
+        if only_target >= 0:
+            self._all_to(<int> only_target)
         return 0
 
     cdef const uint32_t *_numbers(self, int part) noexcept nogil:

@@ -10,7 +10,7 @@ from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark import pyspark_private
 from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.errors import ColumnError
-from fastbuf_spark.worker.aggregates import PARTS, FirstStage, LastStage, Plan
+from fastbuf_spark.worker.aggregates import PARTS, Aggregation, FirstStage, LastStage
 from fastbuf_spark.worker.chains import Called, Chain
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _aggregated(groups: Groups, aggregates: Iterable[tuple[str, str]]) -> Staged
         columns = tuple(_position(key, at.schema) for key in (*keys, *(column for column, _ in pairs)))
         types = [at.schema.fields[i] for i in columns]
     _check_numbers(pairs, types[len(keys) :])
-    plan = Plan(len(keys), tuple(function for _, function in pairs))
+    plan = Aggregation(len(keys), tuple(function for _, function in pairs))
     limits = groups.shuffle.limits
     names = [*(field.name for field in types[: plan.keys]), *map("_".join, pairs)]
     sent, output = _schemas(plan, groups.arrow(StructType(types)), names)
@@ -103,7 +103,7 @@ def _position(key: Any, schema: StructType) -> int:
     return schema.names.index(key)
 
 
-def _schemas(plan: Plan, schema: pa.Schema, names: list[str]) -> tuple[pa.Schema, pa.Schema]:
+def _schemas(plan: Aggregation, schema: pa.Schema, names: list[str]) -> tuple[pa.Schema, pa.Schema]:
     """Arrow's schemas of the rows that are sent and of the result, found by aggregating an empty batch."""
     import pyarrow as pa
 

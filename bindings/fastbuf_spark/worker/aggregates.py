@@ -26,7 +26,7 @@ KEPT_ROWS = 64 << 10  #: rows that a producer holds before it merges the rows of
 
 
 @dataclass(frozen=True)
-class Plan:
+class Aggregation:
     """The keys and aggregations.
 
     Attributes
@@ -96,7 +96,7 @@ class Plan:
 class FirstStage:
     """Before the shuffle: the output of ``before``, or the input, as partial results."""
 
-    plan: Plan
+    plan: Aggregation
     before: BatchFunction | None
     columns: tuple[int, ...] | None
     limits: Limits
@@ -130,7 +130,7 @@ class FirstStage:
 class LastStage:
     """After the shuffle: one row for each key, in the order of the keys."""
 
-    def __init__(self, plan: Plan, schema: pa.Schema, limits: Limits) -> None:
+    def __init__(self, plan: Aggregation, schema: pa.Schema, limits: Limits) -> None:
         self.plan = plan
         self.schema = schema
         self.limits = limits

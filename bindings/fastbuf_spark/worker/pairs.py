@@ -141,7 +141,7 @@ class MergeStage:
             if plain is not None:
                 left = plain.add(group) if isinstance(group, bytes) else len(group)
                 if plain.nbytes > (self.limit // OBJECTS if left else self.limit):
-                    spill = spill or Spill(self, level)
+                    spill = spill or SpilledTable(self, level)
                     spill.write(plain.lists(), table)
                     plain = self._plain()
                     assert plain is not None  # as before
@@ -155,7 +155,7 @@ class MergeStage:
             table.add(unpacked(group))
             del group  # free it before the next one is read
             if table.nbytes > self.limit and (level < DEEPEST or self.merge is None):
-                spill = spill or Spill(self, level)
+                spill = spill or SpilledTable(self, level)
                 spill.take(table)
         if spill is not None:
             if plain is not None:
@@ -187,7 +187,7 @@ class MergeStage:
                 table.extend(key, side, list(values))
 
 
-class Spill:
+class SpilledTable:
     """Table entries spilled to a nameless file, in parts by a hash of their keys; long keys are stored separately."""
 
     def __init__(self, stage: MergeStage, level: int) -> None:

@@ -49,7 +49,7 @@ def in_order(
     if left is not None:
         memory_bytes = min(memory_bytes, left // 4)
     with contextlib.ExitStack() as files:
-        spilled = Spill(by, memory_bytes, directory)
+        spilled = Runs(by, memory_bytes, directory)
         files.callback(spilled.close)
         batches: list[pa.RecordBatch] = []
         used = copies = rows = 0
@@ -145,7 +145,7 @@ class Run:
         self._file.close()
 
 
-class Spill:
+class Runs:
     """The runs, a few of each size; false if there is none."""
 
     def __init__(self, by: tuple[int, ...], memory_bytes: int, directory: str) -> None:
