@@ -3,8 +3,11 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint64_t
 
 
-# For one thread.  Runs the caller's Python code: the source, create and merge, hashes and equality of keys.  It also
-# pickles some objects of unknown types to learn their size.
+# For one thread.  Runs the caller's Python code: the source, create and merge, hashes and equality of keys.
+#
+# It reckons what objects take in memory, as a table must fit there; RecordGroups reckons what they take in a pickle, as
+# a group is to fill a segment.  An int takes 32 bytes here and 3 to 11 there; what a class of C code holds is seen by
+# its pickle alone.  So there are two estimators.
 cdef class PairTable:
     cdef readonly dict table            # by key: the merged value, a list of values, or a list for each side
     cdef public int64_t rows            # records read by fill

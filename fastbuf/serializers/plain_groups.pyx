@@ -1,7 +1,8 @@
 """Groups plain pairs by key, without Python objects; the values of a key become objects when they are read.
 
 Rows are stored in order of arrival, with the number of their key.  When all have arrived, one counting sort puts them
-in the order of their keys.
+in the order of their keys.  What they gain: without plain values a job with group_by_key takes 3.6 to 4.9 times as long
+(docs/explanation/what-stays.md).
 """
 
 cimport cython

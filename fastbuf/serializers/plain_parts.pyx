@@ -1,6 +1,10 @@
 """Partitions plain pairs without Python objects: from Spark's pickles to packed lists for sending.
 
 Each step reports data that it does not support; such data are then unpickled to objects as usual.
+
+What that gains: without plain values a job with partition_by takes 1.7 to 2.2 times as long.  Pairs that are only
+loaded from their pickles take 2.5 to 3 times as long through its two ends, and 1.5 to 2.1 times through those of
+reduce_by_key and group_by_key (docs/explanation/what-stays.md).
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer

@@ -3,6 +3,9 @@
 The results are the same as Python's: floats are added in order of arrival, and ``max`` and ``min`` of a NaN and a
 number keep the first.  Pairs of other types, and sums beyond 64 bits, are refused: the caller then takes the merged
 pairs out and goes on with Python objects.
+
+What they gain: without plain values a job with reduce_by_key takes 2.2 to 2.7 times as long
+(docs/explanation/what-stays.md).  So a lambda that adds, which is what people write, is worth being recognised.
 """
 
 import builtins

@@ -1,5 +1,9 @@
 """Moves the rows of columns to new places: a value is read once, in order, and written to the place of its row.
 
+BatchScatter moves rows to a number of targets, in a wire format; here each row has a place of its own, in Arrow's.
+What it gains: a million rows that Arrow concatenates and takes in the order of a key take 1.5 to 2.6 times as long, and
+twice the memory; a job with ten thousand groups takes 18 % longer (docs/explanation/what-stays.md).
+
 Source of the places: counting sort (D. E. Knuth, The Art of Computer Programming, volume 3, section 5.2, algorithm D).
 """
 
