@@ -13,9 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from record_peers import MAKE, SCHEMAS, record_a, record_ways
-
-from fastbuf.serializers import RowSerializer
+from record_peers import MAKE, record_ways
 
 SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
 RECORDS = 1000
@@ -106,32 +104,3 @@ def test_records_that_lie_about(in_turn: Callable[..., dict[str, float]], benchm
         records=LYING_ABOUT,
     )
     benchmark.extra_info["ns_per_record"] = per_record(seconds, LYING_ABOUT)
-
-
-@pytest.mark.parametrize("field", ["key", "name"])
-def test_one_field(in_turn: Callable[..., dict[str, float]], benchmark: Any, field: str) -> None:
-    """ns per record to read one field of record A out of a block: lazily in its ways, and by decoding all of it.
-
-    Row by row in Python has a floor, which is Python's own: the same loop over tuples that are there already.
-    """
-    rows, place = RowSerializer(SCHEMAS["A"]), SCHEMAS["A"].index(field)
-    records = [record_a(i) for i in range(RECORDS)]
-    block, wanted = rows.dumps(records), [record[place] for record in records]
-    found: dict[str, Callable[[Any], Any]] = {
-        "lazy rows, values()": lambda data: rows.view(data, key="id").values(field),
-        "lazy rows, row by row": lambda data: [row[place] for row in rows.view(data, key="id")],
-        "all decoded": lambda data: [record[place] for record in rows.loads(data)],
-        "floor: ready tuples": lambda _: [record[place] for record in records],
-    }
-    if field == "key":
-        found["lazy rows, array()"] = lambda data: rows.view(data, key="id").array(field)
-    for read in found.values():
-        assert list(read(block)) == wanted
-    seconds = in_turn(
-        {name: repeated(read, block) for name, read in found.items()},
-        rounds=ROUNDS,
-        baselines=("all decoded",),
-        records=RECORDS,
-        field=field,
-    )
-    benchmark.extra_info["ns_per_record"] = per_record(seconds)
