@@ -526,7 +526,6 @@ NIGHTLY_MUTATIONS = {
     "a reader does not say that it looks",
     "what a reader stores, without release",
     "a reader that does not tell of what is left",
-    "floating segments claimed in two steps",
     "a writer takes back what is looked at",
     "a reader's end that is looked at after its last place",
     "a reader looks at the end after the last buffer",

@@ -133,7 +133,7 @@ def test_rows(way: str) -> None:
     try_all(data, f"rows {way}", reads[way], block=not alone)
 
 
-@pytest.mark.parametrize("way", ["loads", "iter", "view", "nested", "in place"])
+@pytest.mark.parametrize("way", ["loads", "iter", "nested", "in place"])
 def test_columns(way: str) -> None:
     pa = pytest.importorskip("pyarrow", reason="columns need pyarrow")
     data = batch() if way != "nested" else pa.record_batch({"l": [[["a"], None, []], None] * 9, "m": [{"x": [1]}] * 18})
@@ -141,9 +141,6 @@ def test_columns(way: str) -> None:
     block = cols.dumps([data, data.slice(1), data] if way != "in place" else data)
 
     def read(given: bytes) -> None:
-        if way == "view":
-            cols.view(given)
-            return
         if way == "in place":
             found = list(cols.iter(given, copy=False))
         else:
