@@ -117,8 +117,8 @@ def arrow() -> Finding:
     version = _version("pyarrow")
     if version is None:
         return Finding("pyarrow", WARN, "not installed", "for record batches: pip install 'fastbuf[arrow]'")
-    if int(version.split(".")[0]) < 15:
-        return Finding("pyarrow", FAIL, version, "15 or newer: pip install -U pyarrow")
+    if int(version.split(".")[0]) < 18:
+        return Finding("pyarrow", FAIL, version, "18 or newer: pip install -U pyarrow")
     return Finding("pyarrow", OK, version)
 
 

@@ -57,6 +57,16 @@ def test_every_file_names_the_same_pythons() -> None:
         assert set(VERSIONS) <= set(looked_for), script
 
 
+def test_the_oldest_versions_are_known_and_said() -> None:
+    """Those that .ci/wheels tries; a package without one would come in its newest version."""
+    script = [sys.executable, str(ROOT / ".ci" / "floors.py"), "spark"]
+    pins = dict(pin.split("==") for pin in subprocess.check_output(script, text=True).split())
+    assert set(pins) == {"numpy", "pyarrow", "pyspark", "cloudpickle", "pandas"}
+    platforms = (ROOT / "docs/reference/platforms.md").read_text()
+    for package, name in (("numpy", "NumPy"), ("pyarrow", "pyarrow"), ("pyspark", "PySpark")):
+        assert re.search(rf"^\| {name} \| {re.escape(pins[package])}\b", platforms, re.MULTILINE), package
+
+
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda p: p.name)
 def test_workflows_call_what_the_makefile_has(path: Path) -> None:
     called = set(re.findall(r"run: make (\S+)", path.read_text()))

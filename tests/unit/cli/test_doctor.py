@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from click.testing import CliRunner
 
 from fastbuf.cli import doctor
 from fastbuf.cli.app import cli
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_every_check_gives_a_finding_with_advice_where_it_is_due() -> None:
@@ -39,6 +42,16 @@ def test_advice_is_printed_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     said = CliRunner(env={"COLUMNS": "200"}).invoke(cli, ["doctor"]).output
     for text in ("a[b]", "[red] path", advice):
         assert text in said
+
+
+def test_a_pyarrow_that_is_too_old_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that the extra would not install either."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (requirement,) = project["optional-dependencies"]["arrow"]
+    least = int(requirement.removeprefix("pyarrow>="))
+    for version, state in ((least - 1, doctor.FAIL), (least, doctor.OK)):
+        monkeypatch.setattr(doctor, "_version", lambda package, version=version: f"{version}.0.1")
+        assert doctor.arrow().state == state
 
 
 def test_without_spark_nothing_of_spark_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,7 @@ def test_numpy(array: np.ndarray, hashes: list[int]) -> None:
     "column",
     [
         pa.array([1], pa.uint64()),
-        pa.array([1.0], pa.float16()),
+        pa.array([np.float16(1)], pa.float16()),
         pa.array([1], pa.timestamp("ns")),
         pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int32())),
         pa.array(["x"]).dictionary_encode(),
