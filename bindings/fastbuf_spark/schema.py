@@ -263,12 +263,57 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
                 if alters(column.type, field.type):
                     raise pa.ArrowInvalid("a cast may alter values; make it in the function, or change the schema")
                 named = _named(column.type, field.type)
-                column = (column if column.type.equals(named) else column.view(named)).cast(field.type)
+                column = column if column.type.equals(named) else column.view(named)
+                column = cast(column, field.type)
             columns.append(column)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             words = f"{whose} gave column {field.name} as {column.type}; its schema has {field.type}: {error}"
             raise ResultError(words, "RESULT_COLUMN_TYPES_MISMATCH", {"mismatch": field.name}) from error
     return without_nulls(pa.RecordBatch.from_arrays(columns, schema=schema), required(schema), whose)
+
+
+Values = TypeVar("Values", "pa.Array", "pa.ChunkedArray")
+
+
+def cast(values: Values, kind: pa.DataType) -> Values:
+    """Arrow's own cast; pyarrow 18 refuses fields of structs that may be null, where ``kind`` allows no null.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        The values do not fit, or some are null where none may be.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    try:
+        return values.cast(kind)
+    except pa.ArrowTypeError:
+        # Taken, it lacks what lies outside of a slice: a null there would be one too many for the view
+        whole = values.cast(_nullable(kind)).take(np.arange(len(values)))
+    if isinstance(whole, pa.ChunkedArray):
+        return pa.chunked_array([chunk.view(kind) for chunk in whole.chunks], kind)
+    return whole.view(kind)
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    """The type whose fields may all be null, at any depth, but for keys of maps."""
+    import pyarrow as pa
+
+    def field(old: pa.Field) -> pa.Field:
+        return old.with_nullable(True).with_type(_nullable(old.type))
+
+    if pa.types.is_struct(kind):
+        return pa.struct([field(each) for each in kind])
+    if pa.types.is_map(kind):
+        key = kind.key_field
+        return pa.map_(key.with_type(_nullable(key.type)), field(kind.item_field))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(field(kind.value_field), kind.list_size)
+    for is_list, list_of in ((pa.types.is_list, pa.list_), (pa.types.is_large_list, pa.large_list)):
+        if is_list(kind):
+            return list_of(field(kind.value_field))
+    return kind
 
 
 Rows = TypeVar("Rows", "pa.RecordBatch", "pa.Table")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastbuf_spark.results import each, one
+from fastbuf_spark.schema import cast
 from fastbuf_spark.worker.groups import Group
 from fastbuf_spark.worker.verbs import ArrowVerb, conform_table
 
@@ -46,7 +47,7 @@ class PolarsVerb(ArrowVerb):
             column, at = table.column(i), self.schema.get_field_index(name) if self.by_name else i
             if 0 <= at < len(self.schema) and _same_but_for_width(column.type, self.schema.field(at).type):
                 with contextlib.suppress(pa.ArrowInvalid):  # a number is too large: the error names its type
-                    column = column.cast(self.schema.field(at).type)
+                    column = cast(column, self.schema.field(at).type)
             columns.append(column)
         return conform_table(pa.table(columns, names=table.schema.names), self.schema, self.by_name, self.func)
 

@@ -18,6 +18,7 @@ from fastbuf.errors import ResourceError
 from fastbuf_spark.formats.base import Format
 from fastbuf_spark.formats.parquet import Parquet
 from fastbuf_spark.java_text import java_float
+from fastbuf_spark.schema import cast
 from fastbuf_spark.worker import serving
 from fastbuf_spark.worker.order import codes, sorting, starts
 from fastbuf_spark.worker.stores import cause_of, client_words, same_system
@@ -110,7 +111,7 @@ class Write:
         import pyarrow as pa
 
         columns = [
-            batch.column(at) if batch.column(at).type == field.type else batch.column(at).cast(field.type)
+            batch.column(at) if batch.column(at).type == field.type else cast(batch.column(at), field.type)
             for at, field in zip(self.columns, self.schema, strict=True)
         ]
         data = pa.RecordBatch.from_arrays(columns, schema=self.schema)

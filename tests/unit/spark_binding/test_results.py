@@ -18,7 +18,7 @@ pytest.importorskip("pyspark", reason="the binding is PySpark's")
 
 from fastbuf.errors import SchemaMismatch
 from fastbuf_spark.results import Checked, about
-from fastbuf_spark.schema import required, without_nulls
+from fastbuf_spark.schema import cast, conform, required, without_nulls
 from fastbuf_spark.worker.chains import Link
 from fastbuf_spark.worker.pandas_verbs import PandasRules
 from fastbuf_spark.worker.steps import PandasMap
@@ -114,6 +114,20 @@ def nested(kind: str) -> tuple[pa.Array, Any, pa.DataType, str]:
         )
     values = pa.array([[(1, 1)], [(2, None)]], pa.map_(long, long))
     return values, MapType(LongType(), LongType(), False), pa.map_(long, whole.with_name("value")), "v.value"
+
+
+@pytest.mark.parametrize("kind", ["struct", "list", "map"])
+def test_values_without_nulls_are_of_a_type_that_allows_none(kind: str) -> None:
+    """pyarrow 18 casts no struct whose fields may be null to one whose fields may not, so none were given."""
+    values, _, within, _ = nested(kind)
+    wide = pa.list_(pa.struct([("s", values.type)]))
+    column = pa.array([[{"s": each}] for each in values.slice(0, 1).to_pylist()], wide)
+    narrow = pa.list_(pa.field("element", pa.struct([pa.field("s", within, False)]), False))
+    for given, wanted in ((values.slice(0, 1), within), (column, narrow)):
+        made = conform(pa.record_batch({"v": given}), pa.schema([("v", wanted)]), "x")
+        assert made.column(0).type == wanted
+        assert made.column(0).to_pylist() == given.to_pylist()
+        assert cast(pa.chunked_array([given, given]), wanted).to_pylist() == given.to_pylist() * 2
 
 
 @pytest.mark.parametrize("chunked", [False, True])
