@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastbuf.errors import ConfigError
 from fastbuf_spark.api.functions import pandas_rules
 from fastbuf_spark.driver.checks import check_function
 from fastbuf_spark.schema import struct_type
+from fastbuf_spark.streams.absent import OF_GROUPS, refuse
 from fastbuf_spark.streams.drafts import label_of, micros_of, seconds_of
 from fastbuf_spark.streams.sink import Sink
 from fastbuf_spark.streams.stream import Stream
@@ -28,6 +29,11 @@ class StreamGroups:
     _before: Stream
     _keys: tuple[str, ...]
     _partitions: int | None
+
+    if not TYPE_CHECKING:  # to type checkers it would have every name
+
+        def __getattr__(self, name: str) -> NoReturn:
+            refuse(self, "groups of a stream have", name, OF_GROUPS)
 
     def window(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastbuf.checkpoint.key_groups import DEFAULT_KEY_GROUPS
 from fastbuf.checkpoint.store import CheckpointStore
@@ -18,6 +18,7 @@ from fastbuf_spark.pyspark_private import pickled
 from fastbuf_spark.results import iterables
 from fastbuf_spark.schema import arrow_schema, large_types, not_carried, session_zone, struct_type
 from fastbuf_spark.shipping import AsItIs
+from fastbuf_spark.streams.absent import OF_STREAMS, refuse
 from fastbuf_spark.streams.compatible import check_sinks, fit
 from fastbuf_spark.streams.drafts import Draft, seconds_of
 from fastbuf_spark.streams.event_times import TimeSpec
@@ -57,6 +58,11 @@ class Stream:
         self._spark = spark
         self._drafts = drafts
         self._conf = conf
+
+    if not TYPE_CHECKING:  # to type checkers it would have every name
+
+        def __getattr__(self, name: str) -> NoReturn:
+            refuse(self, "a stream has", name, OF_STREAMS)
 
     # ---- verbs
 
