@@ -29,7 +29,10 @@ COUNT = "n"  #: the column of the number of rows since a window fired
 
 
 def wide(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Decimals whose sum may have more than 38 digits, with room for it: Arrow's sum would wrap around."""
+    """Decimals with room for their sum: 38 digits, or 76 where Arrow's sum would wrap around.
+
+    The sums of pyarrow 18 have the type of the column, however many digits they take.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -38,7 +41,7 @@ def wide(column: pa.ChunkedArray) -> pa.ChunkedArray:
     ends = [value for value in pc.min_max(column).as_py().values() if value is not None]
     most = max((value.scaleb(column.type.scale, WIDE).copy_abs() for value in ends), default=0)
     fits = int(most) * len(column) < 10**38
-    return column if fits else column.cast(pa.decimal256(76, column.type.scale))
+    return column.cast(pa.decimal128(38, column.type.scale) if fits else pa.decimal256(76, column.type.scale))
 
 
 def narrow(column: pa.ChunkedArray) -> pa.ChunkedArray:

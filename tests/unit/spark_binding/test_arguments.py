@@ -33,6 +33,7 @@ from fastbuf_spark.driver.checks import (
 from fastbuf_spark.driver.cluster import either
 from fastbuf_spark.results import Checked
 from fastbuf_spark.schema import conform, within_precision
+from fastbuf_spark.worker.aggregates import Plan
 from fastbuf_spark.worker.blocks import Staging
 
 
@@ -139,6 +140,17 @@ def test_sums_of_decimals_are_wide_enough_in_any_decimal_context() -> None:
         context.traps[decimal.Inexact] = True
         assert wide(column).type == pa.decimal128(38, 0)
         assert wide(pa.chunked_array([*column.chunks, *column.chunks])).type == pa.decimal256(76, 0)
+
+
+def test_sums_of_decimals_are_of_one_type_whatever_they_come_to() -> None:
+    """Partial results meet in one table, and the sums of pyarrow 18 had the column's type, which was too short."""
+    plan = Plan(1, ("sum",))
+    for column in ([Decimal("99.99")] * 100, [Decimal("0.01")], [None]):
+        batch = pa.record_batch({"k": [7] * len(column), "v": pa.array(column, pa.decimal128(4, 2))})
+        (sums,) = plan.first(batch).column("v0").chunks
+        assert wide(pa.chunked_array([batch["v"]])).type == sums.type == pa.decimal128(38, 2)
+        sums.validate(full=True)
+        assert sums.to_pylist() == [sum(column) if column[0] else None]
 
 
 NOON = pa.array([dt.datetime(2020, 1, 1, 12)])
