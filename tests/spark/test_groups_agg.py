@@ -51,6 +51,26 @@ def test_results_are_sparks(spark: Any, kind: str) -> None:
         assert rows(made.withColumn("m_sum", F.col("m_sum").cast("decimal(30, 2)"))) == want
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_rows_are_counted(spark: Any, mode: str) -> None:
+    """Those of the null key too, which a count of the key leaves out; alone, among others, and behind a function."""
+    from pyspark.sql import functions as F
+
+    df = valued(spark, "if(id % 5 = 0, null, id % 5)")
+    groups = fbs.group_by(df, "k", num_partitions=2, mode=mode)
+    alone = groups.agg_arrow([([], "count_all")])
+    assert alone.columns == ["k", "count_all"]
+    assert rows(alone) == rows(df.groupBy("k").count())
+    among = groups.agg_arrow([("n", "count"), ((), "count_all"), ("n", "sum"), ("", "count_all")])
+    assert rows(among) == rows(df.groupBy("k").agg(F.count("n"), F.count("*"), F.sum("n"), F.count("*")))
+    behind = fbs.pipeline(df).map_in_arrow(lambda batches: batches, df.schema).group_by("k", partitions=2)
+    assert rows(behind.agg_arrow([([], "count_all"), ("s", "max")]).to_df()) == rows(
+        df.groupBy("k").agg(F.count("*"), F.max("s"))
+    )
+    with pytest.raises(ConfigError, match="count_all has no column, the others have one"):
+        groups.agg_arrow([("n", "count_all")])
+
+
 @nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_inputs_and_keys_of_any_shape(spark: Any, mode: str) -> None:

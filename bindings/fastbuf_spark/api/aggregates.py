@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, SchemaError
+from fastbuf.event_time.aggregates import PARTS, Aggregates
 from fastbuf_spark import pyspark_private
 from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.errors import ColumnError
-from fastbuf_spark.worker.aggregates import PARTS, Aggregation, FirstStage, LastStage
+from fastbuf_spark.worker.aggregates import Aggregation, FirstStage, LastStage
 from fastbuf_spark.worker.chains import Called, Chain
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Aggregated:
     """:meth:`Grouped.agg_arrow` as a verb of groups."""
 
-    aggregates: tuple[tuple[str, str], ...]
+    aggregates: tuple[tuple[Any, str], ...]
     func: None = None
     name: str = "agg_arrow"
 
@@ -33,19 +34,20 @@ class Aggregated:
         return _aggregated(groups, self.aggregates)
 
 
-def _aggregated(groups: Groups, aggregates: Iterable[tuple[str, str]]) -> Staged:
+def _aggregated(groups: Groups, aggregates: Iterable[tuple[Any, str]]) -> Staged:
     from pyspark.errors import AnalysisException, PySparkException
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
-    pairs = _pairs(aggregates)
+    pairs = Aggregates(aggregates).pairs
+    summed = [pair for pair in pairs if pair[0]]  # of columns
     keys, at = groups.shuffle.keys, groups.shuffle.at
     if not keys:
         raise ConfigError("agg_arrow has no keys: use Spark's own df.agg(), or group by F.lit(1)")
     df, columns = at.frame, None
     if at.head is None:
         try:
-            chosen = df.select(*keys, *(F.col(_quoted(column)) for column, _ in pairs))
+            chosen = df.select(*keys, *(F.col(_quoted(column)) for column, _ in summed))
             types = chosen.schema.fields
         except PySparkException as error:
             text = str(error).split(";")[0].split("\n")[0]
@@ -54,12 +56,12 @@ def _aggregated(groups: Groups, aggregates: Iterable[tuple[str, str]]) -> Staged
             raise found_none from error
         df = chosen.toDF(*(f"c{i}" for i in range(len(types))))
     else:
-        columns = tuple(_position(key, at.schema) for key in (*keys, *(column for column, _ in pairs)))
+        columns = tuple(_position(key, at.schema) for key in (*keys, *(column for column, _ in summed)))
         types = [at.schema.fields[i] for i in columns]
-    _check_numbers(pairs, types[len(keys) :])
+    _check_numbers(summed, types[len(keys) :])
     plan = Aggregation(len(keys), tuple(function for _, function in pairs))
     limits = groups.shuffle.limits
-    names = [*(field.name for field in types[: plan.keys]), *map("_".join, pairs)]
+    names = [*(field.name for field in types[: plan.keys]), *("_".join(filter(None, pair)) for pair in pairs)]
     sent, output = _schemas(plan, groups.arrow(StructType(types)), names)
     shipped, result = _spark(sent, types[: plan.keys]), _spark(output, types[: plan.keys])
     first = Staged(df, shipped, Called(Chain((FirstStage(plan, at.before, columns, limits),))), in_order=at.in_order)
@@ -68,16 +70,6 @@ def _aggregated(groups: Groups, aggregates: Iterable[tuple[str, str]]) -> Staged
     if shuffle_keys.by_spark:
         raise SchemaError(f"agg_arrow cannot run: {shuffle_keys.by_spark}; use Spark's own groupBy().agg()")
     return shuffle.into(LastStage(plan, output, limits), result, shuffle_keys)
-
-
-def _pairs(aggregates: Any) -> list[tuple[str, str]]:
-    pairs = [tuple(pair) for pair in aggregates]
-    for pair in pairs:
-        if len(pair) != 2 or not all(isinstance(part, str) for part in pair) or pair[1] not in PARTS:
-            raise ConfigError(f"aggregate {pair!r}: give (column, function), of {', '.join(PARTS)}")
-    if not pairs:
-        raise ConfigError("agg_arrow has no aggregates: give [(column, function), ...]")
-    return pairs
 
 
 _NO_NUMBERS = ("boolean", "string", "char", "varchar", "binary")

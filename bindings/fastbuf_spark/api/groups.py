@@ -135,20 +135,21 @@ class Grouped(Generic[Frame]):
         """
         return self._apply(Applied.of(PolarsVerb, func, schema, "", takes_polars_iterators(func)))
 
-    def agg_arrow(self, aggregates: Iterable[tuple[str, str]]) -> Frame:
+    def agg_arrow(self, aggregates: Iterable[tuple[Any, str]]) -> Frame:
         """Aggregate the rows of each key with pyarrow's hash aggregation, partly before they are sent.
 
         Parameters
         ----------
         aggregates
             Pairs of a column's name and one of sum, product, min, max, mean, count, any, all.  Nulls are ignored; if
-            all values are null, the result is null, and a count is 0.  A sum of whole numbers is a long, which wraps
-            around; one of decimals beyond 38 digits fails, as in Spark; a mean is a double.
+            all values are null, the result is null, and a count is 0.  ``([], "count_all")`` counts rows.  A sum of
+            whole numbers is a long, which wraps around; one of decimals has 38 digits, and fails beyond them, as in
+            Spark; a mean is a double.
 
         Returns
         -------
         DataFrame or Pipeline
-            Lazy; the keys, then a column ``<column>_<function>`` for each pair.
+            Lazy; the keys, then a column ``<column>_<function>`` for each pair, or ``count_all``.
 
         Raises
         ------

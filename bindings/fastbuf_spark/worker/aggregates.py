@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.event_time import aggregates
-from fastbuf.event_time.aggregates import IN_FLOATS, narrow, normal, wide
+from fastbuf.event_time.aggregates import IN_FLOATS, PARTS, narrow, normal, wide
 from fastbuf_spark.worker.groups import Limits
 from fastbuf_spark.worker.runs import in_order
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
     from fastbuf_spark.schema import BatchFunction
 
-#: Those of columns: what a producer computes of one, and how several such results are merged
-PARTS = {function: parts for function, parts in aggregates.PARTS.items() if function != "count_all"}
 KEPT_ROWS = 64 << 10  #: rows that a producer holds before it merges the rows of each key
 
 
@@ -34,7 +31,7 @@ class Aggregation:
     keys
         Number of key columns, which come first.
     functions
-        The aggregation of each of the other columns.
+        The aggregations: one of each of the other columns, and among them those of no column (``count_all``).
     """
 
     keys: int
@@ -47,11 +44,18 @@ class Aggregation:
 
     def first(self, batch: pa.RecordBatch) -> pa.Table:
         """One row for each key of the input."""
+        import numpy as np
         import pyarrow as pa
 
         columns = [normal(column) for column in batch.columns[: self.keys]]
         calls = []
-        for column, function in zip(batch.columns[self.keys :], self.functions, strict=True):
+        rest = iter(batch.columns[self.keys :])
+        for function in self.functions:
+            if function == "count_all":
+                columns.append(pa.array(np.ones(batch.num_rows, np.int64)))
+                calls.append("sum")
+                continue
+            column = next(rest)
             for call, _ in PARTS[function]:
                 # In floats, like the result: whole numbers and decimals would wrap around
                 columns.append(column.cast(pa.float64()) if (function, call) in IN_FLOATS else column)
