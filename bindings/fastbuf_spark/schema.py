@@ -276,7 +276,9 @@ Values = TypeVar("Values", "pa.Array", "pa.ChunkedArray")
 
 
 def cast(values: Values, kind: pa.DataType) -> Values:
-    """Arrow's own cast; pyarrow 18 refuses fields of structs that may be null, where ``kind`` allows no null.
+    """Arrow's own cast, but for fields that may not be null: these it looks at below structs that are null, too.
+
+    pyarrow 18 refuses any field that may be null where ``kind`` allows no null.
 
     Raises
     ------
@@ -288,12 +290,32 @@ def cast(values: Values, kind: pa.DataType) -> Values:
 
     try:
         return values.cast(kind)
-    except pa.ArrowTypeError:
-        # Taken, it lacks what lies outside of a slice: a null there would be one too many for the view
-        whole = values.cast(_nullable(kind)).take(np.arange(len(values)))
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        lenient = _nullable(kind)
+        if lenient.equals(kind):
+            raise
+    # Taken, it lacks what lies outside of a slice: a null there would be one too many for the view
+    whole = values.cast(lenient).take(np.arange(len(values)))
     if isinstance(whole, pa.ChunkedArray):
-        return pa.chunked_array([chunk.view(kind) for chunk in whole.chunks], kind)
-    return whole.view(kind)
+        return pa.chunked_array([_filled(chunk).view(kind) for chunk in whole.chunks], kind)
+    return _filled(whole).view(kind)
+
+
+def _filled(values: pa.Array) -> pa.Array:
+    """Below structs that are null, the values of another one: a null that nobody sees counts as one for a view."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not pa.types.is_struct(values.type):
+        return values
+    parts = [values.field(i) for i in range(values.type.num_fields)]
+    if values.null_count:
+        there = values.is_valid().to_numpy(zero_copy_only=False)
+        if not there.any():
+            return pa.array([None] * len(values), values.type)
+        at = np.where(there, np.arange(len(values)), there.argmax())
+        parts = [part.take(at) for part in parts]
+    return pa.StructArray.from_arrays(list(map(_filled, parts)), fields=list(values.type), mask=values.is_null())
 
 
 def _nullable(kind: pa.DataType) -> pa.DataType:

@@ -130,6 +130,22 @@ def test_values_without_nulls_are_of_a_type_that_allows_none(kind: str) -> None:
         assert cast(pa.chunked_array([given, given]), wanted).to_pylist() == given.to_pylist() * 2
 
 
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_a_struct_that_is_null_has_no_values(rows: int) -> None:
+    """What lies below it is null in frames of polars, and was refused as a null in a column that has none."""
+    inner = pa.StructArray.from_arrays([pa.array([None, 2, None])], ["x"], mask=pa.array([True, False, True]))
+    outer = pa.StructArray.from_arrays([inner], ["s"], mask=pa.array([True, False, True])).slice(0, rows)
+    wanted = pa.struct([pa.field("s", pa.struct([pa.field("x", pa.int32(), False)]), False)])
+    for given in (outer, outer.slice(rows // 2)):
+        column = conform(pa.record_batch({"v": given}), pa.schema([("v", wanted)]), "x").column(0)
+        column.validate(full=True)
+        assert column.type == wanted
+        assert column.to_pylist() == given.to_pylist()
+    some = pa.array([{"s": {"x": 1}}, {"s": {"x": None}}, None])
+    with pytest.raises(SchemaMismatch, match=r"x gave column v as .*null"):
+        conform(pa.record_batch({"v": some}), pa.schema([("v", wanted)]), "x")
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("kind", ["struct", "list", "map"])
 def test_nulls_within_values_are_found(kind: str, chunked: bool) -> None:
