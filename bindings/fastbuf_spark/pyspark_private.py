@@ -557,7 +557,7 @@ def streams_groups(func: Callable[..., Any], pandas: bool) -> bool:
 
 
 def no_converters() -> str:
-    """Why conversions to pandas cannot be done as in this version of Spark; empty if they can, as in 4.3."""
+    """Why conversions to pandas cannot be done as in this version of Spark; empty if they can, as in 4.2 and 4.3."""
     try:
         from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
 
@@ -566,7 +566,7 @@ def no_converters() -> str:
             return "" if "arrow_cast" in parameters else "this Spark converts results from pandas in another way"
     except (ImportError, AttributeError):
         pass
-    return "this Spark lacks the converters to pandas that fastbuf uses (those of Spark 4.3)"
+    return "this Spark lacks the converters to pandas that fastbuf uses (those of Spark 4.2)"
 
 
 def to_series(part: pa.Table | pa.RecordBatch, zone: str, int_extension: bool) -> list[Any]:
