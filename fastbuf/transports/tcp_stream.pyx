@@ -216,13 +216,12 @@ cdef bint _in_sequence(Stream *s) noexcept nogil:
 cdef void receiver_starts(Stream *s) noexcept nogil:
     cdef Connection *c = s.connection
     cdef Registry *all = <Registry *> s.loop
-    if c.in_frame.type != FRAME_DATA and c.in_frame.type != FRAME_EVENT and c.in_frame.type != FRAME_RETURN and \
-            c.in_frame.type != FRAME_GAP:
+    if c.in_frame.type == FRAME_DONE:       # as ABORT, which does not come here: an end needs no proof
         return
     if s.state == STREAM_JOINING:
         connection_violated(c, NULL, b"a channel sent a frame before it had proved its secret")
         return
-    if s.gate == NULL or c.in_frame.type == FRAME_RETURN or c.in_frame.type == FRAME_GAP or not _in_sequence(s):
+    if s.gate == NULL or (c.in_frame.type != FRAME_DATA and c.in_frame.type != FRAME_EVENT) or not _in_sequence(s):
         return
     if c.in_frame.type == FRAME_EVENT:
         c.in_event = event_new(NULL, c.in_frame.length)
