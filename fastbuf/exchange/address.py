@@ -13,6 +13,7 @@ from fastbuf.checks import port as checked_port
 from fastbuf.errors import ConfigError, SchemaMismatch, SequenceError
 from fastbuf.fork_safe import hmac_sha256
 from fastbuf.serializers import PickledSerializer, Serializer
+from fastbuf.serializers.block import KIND_BITS
 
 SECRET_BYTES = 32  #: length of a secret that is made here
 LEAST_SECRET_BYTES = 16  #: a shorter secret can be guessed
@@ -52,8 +53,8 @@ def new_secret() -> bytes:
 
 
 def schema_key(serializer: Serializer) -> int:
-    """The schema's fingerprint, with its lowest bit flipped for columns: their bytes are not those of rows."""
-    return serializer.fingerprint ^ (serializer.kind == "columnar")
+    """The schema's fingerprint, with a bit flipped for columns: their bytes are not those of rows."""
+    return serializer.fingerprint ^ KIND_BITS.get(serializer.kind, 0)
 
 
 def gate_key(secret: bytes, epoch: int, gate_id: int) -> bytes:

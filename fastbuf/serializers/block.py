@@ -20,6 +20,8 @@ HEADER_BYTES = 32
 KIND_ROW, KIND_COLUMNAR, KIND_PICKLED = 1, 2, 3
 VERSIONS = {KIND_ROW: 1, KIND_COLUMNAR: 2, KIND_PICKLED: 1}  #: version of each kind's layout
 KIND_NAMES = {KIND_ROW: "row", KIND_COLUMNAR: "columnar", KIND_PICKLED: "pickled"}
+#: Of the fingerprint that both ends of a channel compare, by which bytes of another kind are refused
+KIND_BITS = {"row": 0, "columnar": 1, "pickled": 0}
 FLAG_CRC = 1
 FLAG_GROUPS = 2  #: pickles: each one is a list of records
 MAX_RECORDS = 0xFFFFFFFF

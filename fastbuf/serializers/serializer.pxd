@@ -11,7 +11,7 @@ cdef enum:
 
 
 cdef class Serializer:
-    cdef readonly str kind                        # "row" | "columnar" | "pickled"
+    cdef readonly str kind                        # as in KIND_NAMES of block.py
     cdef readonly unsigned long long fingerprint  # of the schema; 0 without one
     cdef readonly object schema                   # Schema or None
     cdef readonly bint checksum                   # blocks made by dumps contain a CRC32C

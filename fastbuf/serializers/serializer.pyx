@@ -18,7 +18,7 @@ cdef class Serializer:
     Attributes
     ----------
     kind : str
-        ``"row"``, ``"columnar"`` or ``"pickled"``.
+        As blocks name it: ``"row"``, ``"columnar"``, ``"pickled"`` and so on.
     schema : Schema or None
         Schema of the records; None if any object is allowed.
     fingerprint : int

@@ -81,8 +81,8 @@ def test_header(way: Way, checksum: bool) -> None:
 
 def test_body_is_elements(way: Way) -> None:
     # From an iterator, since pickles of a list go in groups.
-    data = way.pack(RECORDS) if way.kind == 2 else iter(RECORDS)
-    body = way.make().dumps(data)[HEADER_BYTES:]
+    data = way.pack(RECORDS)
+    body = way.make().dumps(data if way.kind == 2 else iter(data))[HEADER_BYTES:]
     at = count = 0
     while at < len(body):
         at += 4 + int.from_bytes(body[at : at + 4], "little")
