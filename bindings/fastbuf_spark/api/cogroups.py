@@ -99,6 +99,7 @@ class Cogroups:
         """As :meth:`Groups.run`."""
         sides, left = self.sides, self.left
         why = sides[0].keys.by_spark or sides[1].keys.by_spark or verb.why_sparks()
+        verb.check_sparks(why)
         if why:
             theirs = [side.groups.spark_groups(why) for side in sides]
             return sparks_own(verb.by_spark(theirs[0].cogroup(theirs[1])), why)

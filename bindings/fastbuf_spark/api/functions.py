@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fastbuf.errors import SchemaError
 from fastbuf_spark import pyspark_private
 from fastbuf_spark.driver.checks import check_function
 from fastbuf_spark.errors import ArgumentError
@@ -97,6 +98,11 @@ class Applied:
     def why_sparks(self) -> str:
         """Why Spark's own groups must serve, whatever the keys; empty: there is no reason."""
         return no_converters() if self.kind is PandasVerb else ""
+
+    def check_sparks(self, why: str) -> None:
+        """SchemaError if Spark's own groups are to serve, for the reason ``why``, and have no method for it."""
+        if why and not self.sparks:
+            raise SchemaError(f"{self.kind.method} cannot run: {why}; use apply_in_arrow, or another key")
 
     def by_spark(self, groups: Any) -> DataFrame:
         """What Spark's groups give."""

@@ -227,8 +227,7 @@ class Groups:
         """The stage of a verb: behind a shuffle, or Spark's own if keys or verb require it."""
         keys, codec = self.keys, self.keys.codec
         why = keys.by_spark or verb.why_sparks()
-        if why and not verb.sparks:
-            raise SchemaError(f"apply_in_polars cannot run: {why}; use apply_in_arrow, or another key")
+        verb.check_sparks(why)
         if why:
             return sparks_own(verb.by_spark(self.spark_groups(why)), why)
         layout = Layout(nullable(codec.shown or codec.schema), codec.keys, keys.order, self.key_names)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastbuf_spark import pyspark_private
 from fastbuf_spark.pyspark_private import guarded
@@ -50,6 +50,7 @@ class PandasRules:
 class PandasVerb:
     """``apply_in_pandas``; see :class:`~fastbuf_spark.worker.verbs.ArrowVerb`."""
 
+    method: ClassVar[str] = "apply_in_pandas"
     func: Callable[..., Any]
     with_key: bool
     streams: bool

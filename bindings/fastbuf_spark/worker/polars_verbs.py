@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class PolarsVerb(ArrowVerb):
     """``apply_in_polars``."""
 
+    method = "apply_in_polars"
+
     def key(self, group: Group) -> tuple[Any, ...]:
         return tuple(value.as_py() for value in group.key())
 

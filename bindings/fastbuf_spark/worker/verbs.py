@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastbuf_spark.errors import ResultError
 from fastbuf_spark.pyspark_private import guarded
@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 class ArrowVerb:
     """``apply_in_arrow``.
 
+    Verbs that differ in what a function takes and gives derive from it: ``key``, ``argument``, ``several``, ``table``.
+
     Attributes
     ----------
+    method
+        Its name, for errors.
     with_key
         Whether the function takes the key as well.
     streams
@@ -34,6 +38,7 @@ class ArrowVerb:
         Of a cogroup, whose function takes two tables: see :class:`~fastbuf_spark.worker.cogroups.Sides`.
     """
 
+    method: ClassVar[str] = "apply_in_arrow"
     func: Callable[..., Any]
     with_key: bool
     streams: bool
@@ -46,7 +51,7 @@ class ArrowVerb:
 
         def arguments(group: Group) -> Iterable[Any]:
             if sides is not None:
-                return sides.tables(group)
+                return map(self.argument, sides.tables(group))
             return (map(self.argument, group.batches()) if self.streams else self.argument(group.table()),)
 
         def call(group: Group) -> Iterable[pa.Table]:
