@@ -22,7 +22,7 @@ from test_sources import same
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, SchemaError, SchemaMismatch
-from fastbuf_spark.driver.reader_options import ANY, OPTIONS, PREFIX, SAME, read_options
+from fastbuf_spark.driver.reader_options import ANY, FILES, OPTIONS, PREFIX, SAME, read_options
 from fastbuf_spark.formats.csv import Csv
 
 pytestmark = pytest.mark.spark
@@ -402,7 +402,7 @@ def test_the_docs_have_the_table() -> None:
         names = ", ".join(f"`{name}`" for name in option.names.split())
         settings = ", ".join(f"`{name}`" for name in option.settings.split())
         values = "any" if option.values == ANY else ", ".join(f"`{value!r}`" for value in option.values)
-        readers = option.readers.replace(" ", ", ")
+        readers = "all" if option.readers == FILES else option.readers.replace(" ", ", ")
         assert f"| {names} | {settings} | {readers} | {values} | {option.what} |\n" in text
     assert text.partition("## Writing")[0].count("\n| ") == len(OPTIONS) + 2
     assert [name for name in SAME if f"`{name}`" not in text] == []

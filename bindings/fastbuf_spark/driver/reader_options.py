@@ -8,9 +8,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from fastbuf.errors import ConfigError
+from fastbuf_spark.formats import CLASSES
 
 PREFIX = "spark.sql."
-FILES, LINES = "parquet csv json ipc orc avro", "csv json"
+FILES, LINES = " ".join(CLASSES), "csv json"
 ANY = ("*",)
 FALSE, TRUE, BOTH = ("false",), ("true",), ("true", "false")
 

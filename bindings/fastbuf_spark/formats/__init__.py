@@ -8,7 +8,14 @@ from importlib import import_module
 from fastbuf_spark.formats.base import Format
 
 #: The class of each format, by the name of its module, by which readers and options know it too.
-CLASSES = {"parquet": "Parquet", "csv": "Csv", "json": "Json", "ipc": "Ipc", "orc": "Orc", "avro": "Avro"}
+CLASSES = {
+    "parquet": "Parquet",
+    "csv": "Csv",
+    "json": "Json",
+    "ipc": "Ipc",
+    "orc": "Orc",
+    "avro": "Avro",
+}
 
 
 def format_of(name: str, options: Mapping[str, str]) -> Format:

@@ -49,7 +49,7 @@ def stream_files(
         A directory that all hosts see, or the URI of one in a store.  Files must appear whole, as objects of a store
         do: elsewhere write them under another name and rename them, as Spark and fastbuf do.
     format
-        "parquet", "csv", "json", "ipc", "orc" or "avro".
+        That of a reader: "parquet" for what :func:`fastbuf_spark.read_parquet` reads, and so on.
     schema
         A StructType or DDL text.
     bounded
