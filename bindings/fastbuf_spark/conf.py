@@ -87,8 +87,8 @@ class ShuffleConf:
     buffer_timeout
         Seconds after which a partly filled buffer is sent; 0: at once, -1: only when full.
     transport
-        ``"auto"``: shared memory between workers on the same host if possible, else TCP; ``"memfd"``: shared memory or
-        an error; ``"tcp"``.
+        ``"auto"``: shared memory between workers on the same host if possible, else TCP; or another one by its name,
+        as for :class:`fastbuf.ExchangeConfig`.
     tls_certificate, tls_key, tls_authority
         Paths of PEM files on every worker, for TLS between workers; both ends must show a certificate that the
         authority signed.  Give all three, or none.

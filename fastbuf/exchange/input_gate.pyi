@@ -96,9 +96,7 @@ class InputGate:
         """Why producers were lost, by channel number, in whose place no other has come."""
 
     def stats(self) -> dict[str, Any]:
-        """records, skipped, bytes, buffers, channels, peak_segments, segments, wait_s, producers_lost, records_cut,
-        records_missed.
-        """
+        """Figures so far, by their names; ``help(InputGate.stats)`` has them all."""
 
     def gauges(self) -> dict[str, float]:
         """exclusiveBuffersUsage, floatingBuffersUsage, inPoolUsage, inputQueueLength."""

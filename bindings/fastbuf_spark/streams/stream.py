@@ -243,8 +243,8 @@ class Stream:
         Parameters
         ----------
         sink
-            What ``to_parquet``, ``to_postgres``, ``to_kafka``, ``to_function``, ``to_memory`` give, or a sink of your
-            own (:class:`fastbuf_spark.streams.sink.Sink`).
+            What :func:`fastbuf_spark.to_parquet` gives, or another function ``to_...`` of ours, or a sink of your own
+            (:class:`fastbuf_spark.streams.sink.Sink`).
         checkpoint
             A directory that driver and all tasks have mounted.  If it has checkpoints, the stream goes on from the
             newest.
