@@ -79,8 +79,8 @@ class Aggregates:
         self.pairs: list[tuple[str, str]] = []
         for pair in pairs:
             pair = tuple(pair)
-            known = len(pair) == 2 and isinstance(pair[1], str) and pair[1] in PARTS
-            if not known or not (isinstance(pair[0], str) or (isinstance(pair[0], list | tuple) and not pair[0])):
+            is_pair = len(pair) == 2 and isinstance(pair[1], str) and pair[1] in PARTS
+            if not is_pair or not (isinstance(pair[0], str) or (isinstance(pair[0], list | tuple) and not pair[0])):
                 raise ConfigError(f"aggregate {pair!r}: give (column, function), of {', '.join(PARTS)}")
             if (pair[1] == "count_all") == bool(pair[0]):
                 raise ConfigError(

@@ -119,8 +119,8 @@ class WindowOperator:
         if memory_bytes is not None:
             whole("memory_bytes", memory_bytes, 1)
             spill = Spill(memory_bytes, spill_directory, self._hashes.groups, groups)
-        made = SessionWindows if isinstance(assigner, Session) else AlignedWindows
-        self._windows = made(assigner, *common, spill)  # type: ignore[arg-type]
+        kind_of_windows = SessionWindows if isinstance(assigner, Session) else AlignedWindows
+        self._windows = kind_of_windows(assigner, *common, spill)  # type: ignore[arg-type]
         self.late: list[pa.RecordBatch] = []
         self._keep_late = keep_late
         self.late_rows = self.null_times = 0
