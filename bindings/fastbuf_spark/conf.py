@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fastbuf import config as core
 from fastbuf.checks import MOST_SEGMENTS, segment_bytes, writable_directory
 from fastbuf.config import TRANSPORTS, ExchangeConfig, TlsConfig
@@ -329,12 +331,12 @@ def _typed(name: str, kind: str, value: Any) -> Any:
             return value
         raise ConfigError(f"{what}: it must be True or False")
     if kind == "int":
-        if not isinstance(value, bool) and hasattr(value, "__index__"):
+        if not isinstance(value, bool | np.bool_) and hasattr(value, "__index__"):
             return value if isinstance(value, int) else operator.index(value)
         raise ConfigError(f"{what}: it must be a whole number; bytes may be a text with a suffix ('64m')")
     if kind == "float":
         seconds = math.nan
-        if not isinstance(value, bool) and (hasattr(value, "__index__") or hasattr(value, "__float__")):
+        if not isinstance(value, bool | np.bool_) and (hasattr(value, "__index__") or hasattr(value, "__float__")):
             seconds = float(value)
         if math.isfinite(seconds):
             return seconds

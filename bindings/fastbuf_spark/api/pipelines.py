@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fastbuf.errors import ConfigError
 from fastbuf_spark.api.cogroups import Cogrouped, Cogroups
 from fastbuf_spark.api.functions import pandas_rules
@@ -143,7 +145,7 @@ class Pipeline:
 
         check_function("func", func, "takes an iterator of pandas.DataFrame and returns one")
         if no_converters():
-            raise ConfigError(f"map_in_pandas cannot run: {no_converters()}; use map_in_arrow")
+            raise ConfigError(f"map_in_pandas cannot run: {no_converters()}; use map_in_arrow, or to_df().mapInPandas")
         result, sent, special = struct_type(schema), self._as_it_is(func), steps.Special.of(barrier, profile)
         return self._then(steps.Map(sent, result, name_of(func), partial(_pandas_map, sent, result), special))
 
@@ -226,7 +228,7 @@ class Pipeline:
         Rows that do not fit into a task's memory (``memory_bytes`` if given, else ``spark.python.worker.memory``) are
         sorted in nameless files.
         """
-        if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        if isinstance(seed, bool | np.bool_) or not hasattr(seed, "__index__"):
             raise ConfigError(f"seed is {seed!r}: give a whole number")
         number = operator.index(seed)
         return self._then(steps.RandomShuffle(number, _count(partitions), _mode(mode)))

@@ -8,6 +8,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from fastbuf.errors import ConfigError, PreflightError
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.cluster import Cluster, Preflight, judged
@@ -115,7 +117,7 @@ def partition_count(num_partitions: Any, name: str = "num_partitions") -> int:
         It is not an integer, or out of range.
     """
     try:
-        count = None if isinstance(num_partitions, bool) else operator.index(num_partitions)
+        count = None if isinstance(num_partitions, bool | np.bool_) else operator.index(num_partitions)
     except TypeError:
         count = None
     if count is not None and 1 <= count <= MAX_PARTITIONS:

@@ -111,7 +111,10 @@ def test_integers_of_other_kinds_become_pythons() -> None:
     assert type(ShuffleConf(stall_timeout=3).stall_timeout) is float
 
 
-WRONG_TYPES = {"int": [1.5, True, None, b"1", [1], "1.5", ""], "float": [True, None, math.nan, math.inf, "1 day", [1]]}
+WRONG_TYPES = {
+    "int": [1.5, True, np.True_, None, b"1", [1], "1.5", ""],
+    "float": [True, np.True_, None, math.nan, math.inf, "1 day", [1]],
+}
 WRONG_TYPES |= {"bool": [1, 0, None, "yes"], "str": [1, None, True]}
 
 
