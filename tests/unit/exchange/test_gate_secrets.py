@@ -52,6 +52,16 @@ def test_what_is_handed_over_is_the_address() -> None:
         child.join(20)
 
 
+def test_what_a_producer_shows_does_not_show_the_secret() -> None:
+    with (
+        environment() as env,
+        env.create_input_gate(ROWS, channels=1) as gate,
+        env.create_result_partition(ROWS, [gate], secret=b"a secret of this test") as writer,
+    ):
+        assert writer.partition.credentials.secret == b"a secret of this test"
+        assert "a secret" not in repr(writer.partition.credentials)
+
+
 @pytest.mark.parametrize("transport", ["tcp", "memfd"])
 def test_each_address_has_the_secret_of_its_gate(transport: str) -> None:
     config = fb.ExchangeConfig(transport=transport)

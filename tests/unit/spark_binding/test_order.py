@@ -25,7 +25,7 @@ from fastbuf.errors import ResourceError, SchemaError
 from fastbuf_spark.worker.groups import Group, Groups, Layout, Limits
 from fastbuf_spark.worker.nameless import NamelessFile
 from fastbuf_spark.worker.order import codes, codes_by, flags, group_starts, sorting, starts
-from fastbuf_spark.worker.runs import FAN_IN, Run, Spill, in_order
+from fastbuf_spark.worker.runs import FAN_IN, Run, Runs, in_order
 
 NAN, INF = math.nan, math.inf
 D = decimal.Decimal
@@ -169,7 +169,7 @@ def test_rows_come_in_order_however_little_fits(memory: int, by: tuple[int, ...]
 
 def test_runs_are_few_and_gone_when_nobody_reads_on(tmp_path: Path) -> None:
     before = descriptors()
-    spill = Spill((2,), 1 << 20, str(tmp_path))
+    spill = Runs((2,), 1 << 20, str(tmp_path))
     assert spill.fan_in < FAN_IN, "of less memory there are fewer pieces"
     for batch in batches(4 * spill.fan_in**2 + 50, 10, size=4):
         spill.add(batch)
