@@ -33,7 +33,7 @@ from fastbuf_spark.driver.checks import (
 from fastbuf_spark.driver.cluster import either
 from fastbuf_spark.results import Checked
 from fastbuf_spark.schema import conform, within_precision
-from fastbuf_spark.worker.aggregates import Plan
+from fastbuf_spark.worker.aggregates import Aggregation
 from fastbuf_spark.worker.blocks import Staging
 
 
@@ -144,7 +144,7 @@ def test_sums_of_decimals_are_wide_enough_in_any_decimal_context() -> None:
 
 def test_sums_of_decimals_are_of_one_type_whatever_they_come_to() -> None:
     """Partial results meet in one table, and the sums of pyarrow 18 had the column's type, which was too short."""
-    plan = Plan(1, ("sum",))
+    plan = Aggregation(1, ("sum",))
     for column in ([Decimal("99.99")] * 100, [Decimal("0.01")], [None]):
         batch = pa.record_batch({"k": [7] * len(column), "v": pa.array(column, pa.decimal128(4, 2))})
         (sums,) = plan.first(batch).column("v0").chunks
