@@ -2,6 +2,9 @@
 
 What stands in a message's brackets answers it; ``Abort``, which ends the run, may come in its place.
 ``docs/reference/control-connections.md`` is made of this module.
+
+A new message, or a field without a default, is another ``VERSION`` of :mod:`fastbuf_spark.wire`; a field with one is
+none, as whoever does not know a field passes it over.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@
     cancel     4 | checkpoint u64
     end        5
     status     6 | idle u8: 0 or 1
+
+Other bytes are another version of the wire: ``MAGIC`` of ``transports/handshake.py``.
 """
 
 from __future__ import annotations

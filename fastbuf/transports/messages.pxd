@@ -38,6 +38,8 @@
 # or a JOIN that refuses.  A side that receives the other's end before it has sent its own answers with DONE.  A stream
 # is over when both ends were sent.  A frame for a stream that is over, or never existed, breaks the protocol, and the
 # connection is closed.  The side that connected closes the connection after the last stream.
+#
+# Whoever changes this, or the bytes of events (exchange/events.py), raises the version: MAGIC of handshake.py.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 
 cdef enum FrameType:

@@ -218,6 +218,7 @@ def explained(
     it vanish.  None: the run is over, and no more output is needed.
 
     ``broken``: the error may be of a channel; else it is the function's own, and there is no cause to wait for.
+    ``kind``: the message that tells the driver of it.
     """
     if isinstance(error, ExchangeError | StallTimeout):
         verdict = control.verdict(REASON_WAIT_S if broken else 0.0)
