@@ -86,6 +86,21 @@ def test_the_map_names_the_files_of_a_change(patch: Path, tmp_path: Path) -> Non
     )
 
 
+def test_what_is_out_of_date_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row without one of its files, and a patch of lines that are no longer there."""
+    patch = PATCHES[0]
+    change, look = table()[row_of(patch)]
+    first = PATH.findall(change)[0]
+    with monkeypatch.context() as changed:
+        changed.setattr(sys.modules[__name__], "table", lambda: {row_of(patch): (change.replace(first, ""), look)})
+        with pytest.raises(AssertionError, match="bring the map up to date"):
+            test_the_map_names_the_files_of_a_change(patch, tmp_path)
+    old = tmp_path / "old.patch"
+    old.write_text(patch.read_text().replace("\n ", "\n x"))
+    with pytest.raises(AssertionError, match=r"old\.patch does not fit any more"):
+        test_the_map_names_the_files_of_a_change(old, tmp_path)
+
+
 def test_each_change_brings_a_test_of_its_own() -> None:
     assert len({row_of(patch) for patch in PATCHES}) == len(PATCHES) >= 8
     for patch in PATCHES:
