@@ -23,8 +23,8 @@
 #
 # No exchange uses it: a channel gives segments back in order, and needs no return ring (exchange/shared_block.pxd).
 # What it gains whoever has a protocol of their own: frames of 256 KiB and 1 MiB that one process fills and another one
-# sums up take 1.6 and twice as long through an exchange, 1.3 and 1.1 times with their numbers through a socket.
-# Shorter ones are for an exchange: 32 KiB take half of the time there, 64 bytes a quarter
+# sums up take 1.6 and 1.8 times as long through an exchange, 1.3 and 1.2 times with their numbers through a socket.
+# Shorter ones are for an exchange: 32 KiB take half of the time there, 64 bytes a fifth
 # (docs/explanation/what-stays.md).
 #
 # Forbidden: a loan that ends twice; a loan that never ends although the borrower is dead; a segment that is freed while
