@@ -183,7 +183,7 @@ class SessionWindows:
             self.flush()
             self.watermark = watermark
             if rules.complete:
-                due = any(self._between(run.table, before).any() for run in self._open.runs)
+                due = any(self._between(run.rows(), before).any() for run in self._open.runs)
                 if due or self._late_in:
                     yield from self._all()
             else:
@@ -219,7 +219,7 @@ class SessionWindows:
         """The next watermark at which something happens."""
         rules = self.rules
         if rules.complete:
-            ends = [int64s(run.table.column(END)) for run in self._open.runs]
+            ends = [int64s(run.rows().column(END)) for run in self._open.runs]
             at = [rules.fires_at(each) for each in ends] + [rules.cleaned_at(each) for each in ends]
             return min((int(each[each > self.watermark].min(initial=MAX)) for each in at), default=NEVER)
         moments = [NEVER]

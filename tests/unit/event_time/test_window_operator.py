@@ -356,6 +356,18 @@ def test_a_session_that_fired_late_ends_in_time() -> None:
     assert made.column("window_start").cast(pa.int64()).to_pylist() == [328]
 
 
+def test_a_session_that_a_row_made_longer_ends_once() -> None:
+    """In complete results nothing comes at the end that it had before."""
+    one = operator(Session(20), output_mode="complete")
+    for time in (0, 100, 101, 102):  # sessions of other keys, so that the first one's place is not given up
+        list(one.rows(batch((f"k{time}", 1000, 1), (f"l{time}", 1000, 1))))
+    list(one.rows(batch(("a", 0, 1))))
+    assert rows_of(one.watermark(5)) == []
+    list(one.rows(batch(("a", 10, 2))))
+    assert rows_of(one.watermark(25)) == []
+    assert ("a", 3) in rows_of(one.watermark(30))
+
+
 @pytest.mark.parametrize("assigner", [Tumbling(10), Session(10)])
 @pytest.mark.parametrize("late_zone", ["America/New_York", "UTC"])
 def test_state_is_restored_where_times_are_shown_in_another_zone(assigner: Any, late_zone: str) -> None:
