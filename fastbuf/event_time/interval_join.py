@@ -14,7 +14,6 @@ from fastbuf.event_time.arrow_rows import int64s
 from fastbuf.event_time.joins import LEFT, MATCHED, RIGHT, Join, Side
 from fastbuf.event_time.runs import LABEL
 from fastbuf.event_time.sorted_rows import SortedRows, same_keys
-from fastbuf.event_time.spill import Spill
 from fastbuf.event_time.watermarks import MIN
 from fastbuf.event_time.windows import MOST_US
 
@@ -61,10 +60,7 @@ class IntervalJoin(Join):
         if lower_us > upper_us:
             raise ConfigError(f"lower_us is {lower_us}, and upper_us {upper_us}: the lower bound is the greater")
         super().__init__(left, right, how, groups, keep_late, [])
-        spill = None
-        if memory_bytes is not None:
-            whole("memory_bytes", memory_bytes, 2)
-            spill = Spill(memory_bytes // 2, spill_directory, self._hashes.groups, groups)
+        spill = self._spill(memory_bytes, spill_directory)
         self._state = SortedRows(spill), SortedRows(spill)
         # Of other time - own time, by side
         self._bounds = ((lower_us, upper_us), (-upper_us, -lower_us))

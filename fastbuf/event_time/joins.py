@@ -20,6 +20,7 @@ from fastbuf.event_time.aggregates import normal
 from fastbuf.event_time.arrow_rows import Hashes, in_zones_of, microseconds
 from fastbuf.event_time.results import RESULT_ROWS
 from fastbuf.event_time.runs import LABEL
+from fastbuf.event_time.spill import Spill
 from fastbuf.event_time.watermarks import MIN
 
 if TYPE_CHECKING:
@@ -86,6 +87,13 @@ class Join:
         self._keep_late = keep_late
         self.late_rows = self.null_times = 0
         self.current = MIN
+
+    def _spill(self, memory_bytes: int | None, directory: str) -> Spill | None:
+        """What writes the rows of a side beyond half of the memory; None: there is no limit."""
+        if memory_bytes is None:
+            return None
+        whole("memory_bytes", memory_bytes, 2)
+        return Spill(memory_bytes // 2, directory, self._hashes.groups, len(self._dirty))
 
     def _taken(self, side: int, batch: pa.RecordBatch, late: Callable[[Any], Any]) -> tuple[Any, Any] | None:
         """The rows that are not late, as a table of the state, and their times."""

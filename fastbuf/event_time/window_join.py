@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastbuf.checks import instance, whole
+from fastbuf.checks import instance
 from fastbuf.event_time.joins import LEFT, RIGHT, Join, Side
 from fastbuf.event_time.runs import LABEL, PART_ROWS, Runs, of_groups
 from fastbuf.event_time.sorted_rows import numbered, spread
-from fastbuf.event_time.spill import Spill
 from fastbuf.event_time.windows import Aligned
 
 if TYPE_CHECKING:
@@ -53,10 +52,7 @@ class WindowJoin(Join):
         self._kind = pa.timestamp("us", getattr(left.schema.field(left.time).type, "tz", None))
         names = ("window_start", "window_end")
         super().__init__(left, right, how, groups, keep_late, [pa.field(name, self._kind) for name in names])
-        spill = None
-        if memory_bytes is not None:
-            whole("memory_bytes", memory_bytes, 2)
-            spill = Spill(memory_bytes // 2, spill_directory, self._hashes.groups, groups)
+        spill = self._spill(memory_bytes, spill_directory)
         self._state = Runs(as_they_are, spill), Runs(as_they_are, spill)  # by the pane of each row
 
     def rows(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
