@@ -17,22 +17,33 @@ from test_streams_ends import seen, until
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.streams import fail_points
-from fastbuf_spark.streams.event_times import EVERY_S
 
 BASE = 1_700_000_000_000_000
 SCHEMA = "at timestamp, k long, v long"
 
 
 class Rows:
-    """A bounded source of rows in splits: batch n of a split is at offset n."""
+    """A bounded source of rows in splits: batch n of a split is at offset n.
+
+    With a gate, the last batch of the first split waits until that file is there: what a test looks for
+    in the running stream stays until the test has seen it.
+    """
 
     bounded = True
 
-    def __init__(self, *splits: list[tuple[int, int, int]], size: int = 100, names: str = "at k v", every: float = 0.0):
+    def __init__(
+        self,
+        *splits: list[tuple[int, int, int]],
+        size: int = 100,
+        names: str = "at k v",
+        every: float = 0.0,
+        gate: Path | None = None,
+    ) -> None:
         self.splits_of = splits
         self.size = size
         self.names = names.split()
         self.every = every
+        self.gate = gate
 
     def splits(self) -> dict[str, int]:
         return {f"{self.names[2]}{i}": 0 for i in range(len(self.splits_of))}
@@ -45,6 +56,10 @@ class Rows:
             some = rows[offset * self.size : (offset + 1) * self.size]
             times, keys, values = zip(*some, strict=True)
             columns = [pa.array([BASE + t for t in times], pa.timestamp("us", "UTC")), pa.array(keys), pa.array(values)]
+            waits = self.gate is not None and rows is self.splits_of[0] and (offset + 1) * self.size >= len(rows)
+            while waits and not self.gate.exists():
+                time.sleep(0.01)
+                yield None, offset
             offset += 1
             time.sleep(self.every)
             yield pa.RecordBatch.from_arrays(columns, names=self.names), offset
@@ -116,7 +131,8 @@ def test_windows_of_rows_out_of_order_under_a_kill_and_another_parallelism(
 def test_windows_that_do_not_fit_into_memory(spark: Any, tmp_path: Path) -> None:
     """Most of their state is in files, through a checkpoint and a restart with another parallelism."""
     rows = [(at, at * 7919 % 150_001, at) for at in range(200_000)]
-    source, sink = Rows(rows, size=2000, every=0.03), fbs.to_memory()
+    gate = tmp_path / "gate"
+    source, sink = Rows(rows, size=2000, every=0.03, gate=gate), fbs.to_memory()
     conf = fbs.ShuffleConf(memory_bytes=512 << 10, segment_size=8 << 10)
 
     def stream(partitions: int) -> Any:
@@ -127,6 +143,7 @@ def test_windows_that_do_not_fit_into_memory(spark: Any, tmp_path: Path) -> None
     query = stream(2).write_stream(sink, tmp_path / "chk", every=0.2)
     until(lambda: query.progress()["stages"][-1].get("spilled_bytes", 0) > 0 and query.progress()["checkpoints"])
     query.stop()
+    gate.touch()
     query = stream(1).write_stream(sink, tmp_path / "chk", every=0.2)
     assert query.await_termination(120)
     assert found_in(sink.table()) == windows_of(rows, 100_000)
@@ -135,16 +152,17 @@ def test_windows_that_do_not_fit_into_memory(spark: Any, tmp_path: Path) -> None
 def test_late_rows_go_to_a_sink_of_their_own(spark: Any, tmp_path: Path) -> None:
     rows = [(t * 10_000, 0, t) for t in range(1000)]
     late = [(0, 0, -1), (5_000_000, 0, -2)]
-    sink, missed = fbs.to_memory(), fbs.to_memory()
-    # So long apart that the watermark of each batch is sent before the next one
-    source = Rows([*rows, *late], size=100, every=2 * EVERY_S)
+    sink, missed, gate = fbs.to_memory(), fbs.to_memory(), tmp_path / "gate"
+    source = Rows([*rows, *late], size=100, gate=gate)
     made = fbs.stream(spark, source, SCHEMA, tasks=1).with_watermark("at")
     query = (
         made.group_by("k", partitions=1)
         .window("1 second", late=missed)
         .agg_arrow([("v", "sum"), ([], "count_all")])
-        .write_stream(sink, tmp_path, every=0.2)
+        .write_stream(sink, tmp_path / "chk", every=0.2)
     )
+    until(lambda: sink.table().num_rows == 9)  # the watermark is behind all windows but the last
+    gate.touch()
     assert query.await_termination(120)
     assert found_in(sink.table()) == windows_of(rows, 1_000_000)
     assert sorted(missed.table().column("v").to_pylist()) == [-2, -1]
@@ -180,10 +198,10 @@ class Listed(Rows):
 
     def __init__(self, gate: Path, *splits: list[tuple[int, int, int]], names: str) -> None:
         super().__init__(*splits, names=names)
-        self.gate = gate
+        self.list_gate = gate
 
     def splits(self) -> dict[str, int]:
-        until(self.gate.exists)
+        until(self.list_gate.exists)
         return super().splits()
 
 
@@ -274,13 +292,13 @@ def test_a_join_that_does_not_fit_into_memory(spark: Any, tmp_path: Path, kind: 
     """Most of its state is in files, through a checkpoint and a restart with another parallelism."""
     rows = [(n * 10, n * 7919 % 60_001, n) for n in range(60_000)]
     conf = fbs.ShuffleConf(memory_bytes=512 << 10, segment_size=8 << 10)
-    sink = fbs.to_memory()
+    sink, gate = fbs.to_memory(), tmp_path / "gate"
 
     def started(partitions: int) -> Any:
         sides = []
         for names in ("at k v", "bt k w"):
             columns = "{} timestamp, {} long, {} long".format(*names.split())
-            source = Rows(rows, size=2000, every=0.03, names=names)
+            source = Rows(rows, size=2000, every=0.03, names=names, gate=gate)
             stream = fbs.stream(spark, source, columns, tasks=1, conf=conf).with_watermark(names[:2])
             sides.append(stream.group_by("k", partitions=partitions))
         a, b = sides
@@ -290,6 +308,7 @@ def test_a_join_that_does_not_fit_into_memory(spark: Any, tmp_path: Path, kind: 
     query = started(2)
     until(lambda: query.progress()["stages"][-1].get("spilled_bytes", 0) > 0 and query.progress()["checkpoints"])
     query.stop()
+    gate.touch()
     query = started(1)
     assert query.await_termination(120)
     pairs = sorted(zip(*(sink.table().column(name).to_pylist() for name in "vw"), strict=True))
@@ -471,14 +490,14 @@ def test_sparks_watermark_gives_sparks_rows(spark: Any, tmp_path: Path, window: 
 def test_a_source_that_runs_ahead_waits_for_the_others(spark: Any, tmp_path: Path) -> None:
     slow = [(t * 10_000, 0, t) for t in range(500)]
     fast = [(t * 1_000_000, 1, t) for t in range(1000)]
-    sink = fbs.to_memory()
-    made = fbs.stream(spark, Rows(slow, fast, size=5, every=0.02), SCHEMA, tasks=2)
+    sink, gate = fbs.to_memory(), tmp_path / "gate"
+    made = fbs.stream(spark, Rows(slow, fast, size=5, every=0.02, gate=gate), SCHEMA, tasks=2)
     made = made.with_watermark("at", align="5 seconds")
     query = (
         made.group_by("k", partitions=1)
         .window("1 second")
         .agg_arrow([("v", "sum"), ([], "count_all")])
-        .write_stream(sink, tmp_path, every=0.5)
+        .write_stream(sink, tmp_path / "chk", every=0.5)
     )
 
     def paused() -> int:
@@ -486,5 +505,6 @@ def test_a_source_that_runs_ahead_waits_for_the_others(spark: Any, tmp_path: Pat
         return int(stages[0].get("paused_splits", 0))
 
     until(lambda: paused() == 1)
+    gate.touch()
     assert query.await_termination(120)
     assert found_in(sink.table()) == windows_of([*slow, *fast], 1_000_000)
