@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastbuf.event_time.arrow_rows import int64s, sorted_by
-from fastbuf.event_time.spill import LABEL, GroupsOf, Labels, MappedFile, Spill
+from fastbuf.event_time.spill import LABEL, GroupsOf, Labels, MappedFile, Spill, Tiers, alike
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,7 +81,7 @@ class Run:
         return table.take(order), groups[order]
 
 
-class Runs:
+class Runs(Tiers[Run]):
     """All rows of state; the later ones of a key and label stand in later tables.
 
     Parameters
@@ -93,8 +93,8 @@ class Runs:
     """
 
     def __init__(self, merge: Callable[[pa.Table], pa.Table], spill: Spill | None = None) -> None:
+        super().__init__()  # those in files first
         self._merge, self._spill = merge, spill
-        self.runs: list[Run] = []  # those in files first
 
     @property
     def in_files(self) -> int:
@@ -105,24 +105,16 @@ class Runs:
         if not table.num_rows:
             return
         self.runs.append(Run(table))
-        alike = self._alike(self.in_files, len(self.runs))
-        if alike >= TIER:
-            self.compact(alike)
+        last = alike([run.table.num_rows for run in self.runs[self.in_files :]])
+        if last >= TIER:
+            self.compact(last)
         if self._spill is not None:
             written = self.in_files
             if sum(run.table.nbytes for run in self.runs[written:]) > self._spill.limit:
                 self._write(written, len(self.runs))
-                alike = self._alike(0, written + 1)
-                if alike >= TIER:
-                    self._write(written + 1 - alike, written + 1)
-
-    def _alike(self, first: int, end: int) -> int:
-        """How many of the last tables to merge: each has no more rows than those behind it together."""
-        alike, rows = 1, self.runs[end - 1].table.num_rows
-        while end - alike > first and self.runs[end - alike - 1].table.num_rows <= rows:
-            rows += self.runs[end - alike - 1].table.num_rows
-            alike += 1
-        return alike
+                last = alike([run.table.num_rows for run in self.runs])
+                if last >= TIER:
+                    self._write(len(self.runs) - last, len(self.runs))
 
     def compact(self, last: int) -> None:
         """Merge the last tables."""
@@ -252,16 +244,6 @@ class Runs:
     def tables(self) -> Iterator[pa.Table]:
         for run in self.runs:
             yield run.table
-
-    def file_bytes(self) -> int:
-        """Bytes of the files."""
-        return sum(len(run.file) for run in self.runs if run.file is not None)
-
-    def release(self) -> None:
-        """Give back the memory of what was read of files."""
-        for run in self.runs:
-            if run.file is not None:
-                run.file.release()
 
 
 def of_groups(pieces: list[tuple[pa.Table, NDArray[Any]]], first: int, end: int) -> pa.Table | None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastbuf.event_time.arrow_rows import key_numbers
-from fastbuf.event_time.spill import MappedFile, Spill
+from fastbuf.event_time.spill import MappedFile, Spill, Tiers, alike
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -182,7 +182,7 @@ class SortedRun:
         return 2 * self._left < len(self.times)
 
 
-class SortedRows:
+class SortedRows(Tiers[SortedRun]):
     """Rows of one side of a join, or sessions.
 
     Parameters
@@ -192,7 +192,7 @@ class SortedRows:
     """
 
     def __init__(self, spill: Spill | None = None) -> None:
-        self.runs: list[SortedRun] = []
+        super().__init__()
         self._spill = spill
 
     def add(self, table: pa.Table, hashes: Int64s, times: Int64s, matched: Bools) -> None:
@@ -200,32 +200,13 @@ class SortedRows:
         self.runs.append(SortedRun(table, hashes, times, matched))
         if len(self.runs) > 1 and len(self.runs[-2]) < YOUNG_ROWS:
             self._merge(2)
-        while (alike := self._alike()) >= MERGED:
-            self._merge(alike)
+        while (last := alike([len(run) for run in self.runs], MOST_ROWS)) >= MERGED:
+            self._merge(last)
         if self._spill is not None:
             inside = [run for run in self.runs if run.file is None]
             if sum(run.table.nbytes for run in inside) > self._spill.limit:
                 for run in inside:
                     run.write(self._spill)
-
-    def file_bytes(self) -> int:
-        """Bytes of the files."""
-        return sum(len(run.file) for run in self.runs if run.file is not None)
-
-    def release(self) -> None:
-        """Give back the memory of what was read of files."""
-        for run in self.runs:
-            if run.file is not None:
-                run.file.release()
-
-    def _alike(self) -> int:
-        """How many of the last runs to merge: each has no more rows than those behind it together."""
-        alike = min(1, len(self.runs))
-        rows = sum(len(run) for run in self.runs[-1:])
-        while alike < len(self.runs) and len(self.runs[-1 - alike]) <= min(rows, MOST_ROWS - 1):
-            rows += len(self.runs[-1 - alike])
-            alike += 1
-        return alike
 
     def _merge(self, last: int) -> None:
         merged = SortedRun.of(self.runs[-last:])

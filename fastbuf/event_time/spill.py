@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,39 @@ class MappedFile:
     def release(self) -> None:
         """Give back the memory: whoever reads again reads the file, or what the system still has of it."""
         self._map.madvise(mmap.MADV_DONTNEED)
+
+
+class _InFile(Protocol):
+    file: MappedFile | None
+
+
+R = TypeVar("R", bound=_InFile)
+
+
+class Tiers(Generic[R]):
+    """Tables of state, the later ones last; some may be in files.  Those of about one size become one."""
+
+    def __init__(self) -> None:
+        self.runs: list[R] = []
+
+    def file_bytes(self) -> int:
+        """Bytes of the files."""
+        return sum(len(run.file) for run in self.runs if run.file is not None)
+
+    def release(self) -> None:
+        """Give back the memory of what was read of files."""
+        for run in self.runs:
+            if run.file is not None:
+                run.file.release()
+
+
+def alike(rows: Sequence[int], most: float = math.inf) -> int:
+    """How many of the last tables to merge: each has no more rows than those behind it together, and below `most`."""
+    count, behind = min(1, len(rows)), sum(rows[-1:])
+    while count < len(rows) and rows[-1 - count] <= behind and rows[-1 - count] < most:
+        behind += rows[-1 - count]
+        count += 1
+    return count
 
 
 class Spill:
