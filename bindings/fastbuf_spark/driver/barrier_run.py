@@ -6,7 +6,7 @@ before any work begins, a newer attempt of a partition replaces the older one, a
 
 from __future__ import annotations
 
-from fastbuf_spark.driver.run import Consumer, Peer, Run, Vanished, abort_message
+from fastbuf_spark.driver.run import ConsumerView, Peer, Run, Vanished, abort_message
 from fastbuf_spark.protocol import Target, Targets
 
 GAP_S = 1.0  #: if task ids have gaps, the tasks may be of two attempts of the stage: wait this long for newer tasks
@@ -50,7 +50,7 @@ class BarrierRun(Run):
         for task in self._consumers.values():
             task.peer.send(Targets(tuple(target[:3] for target in targets)))
 
-    def _consumer_lost(self, consumer: Consumer, now: float) -> None:
+    def _consumer_lost(self, consumer: ConsumerView, now: float) -> None:
         if consumer.state != "live" or self.state == "joining":
             super()._consumer_lost(consumer, now)
             return

@@ -101,7 +101,9 @@ class RunPlan:
 
 
 @dataclass(eq=False)
-class Consumer:
+class ConsumerView:
+    """What the driver knows of a consumer."""
+
     partition: int
     attempt: int
     peer: Peer
@@ -176,9 +178,9 @@ class Run:
         self.refuse: Callable[[str], None] = lambda reason: None
         self._agreement = agreement or Agreement()
         self._scopes = scopes
-        self._consumers: dict[int, Consumer] = {}
-        self._consumer_at: dict[Peer, Consumer] = {}  # no message is worth a look at all of 10,000 participants
-        self._live: set[Consumer] = set()
+        self._consumers: dict[int, ConsumerView] = {}
+        self._consumer_at: dict[Peer, ConsumerView] = {}  # no message is worth a look at all of 10,000 participants
+        self._live: set[ConsumerView] = set()
         self._silent = 0  # of these, how many have no gate that listens
         self._leases: dict[int, _Lease] = {}
         self._working: dict[Peer, _Lease] = {}  # those that are not done, and whose peers are connected
@@ -226,7 +228,7 @@ class Run:
         if not 0 <= partition < self.plan.partitions:
             peer.send(abort_message(f"partition {partition} of an exchange of {self.plan.partitions} partitions"))
             return
-        consumer = Consumer(partition, attempt, peer)
+        consumer = ConsumerView(partition, attempt, peer)
         self._consumers[partition] = self._consumer_at[peer] = consumer
         self._live.add(consumer)
         self._silent += 1
@@ -318,7 +320,7 @@ class Run:
             self.summary.reason = self.summary.reason or clip(reason)
             self._consumer_lost(consumer, now)
 
-    def _leaves(self, consumer: Consumer, state: str) -> None:
+    def _leaves(self, consumer: ConsumerView, state: str) -> None:
         """A consumer is live no more."""
         consumer.state = state
         if consumer in self._live:
@@ -345,7 +347,7 @@ class Run:
         self.summary.reason = clip(f"{gone.words}; Spark says:\n{cause}") if failed else ""
         self.summary.outcome = "aborted" if failed else "cancelled"
 
-    def _consumer_of(self, peer: Peer) -> Consumer | None:
+    def _consumer_of(self, peer: Peer) -> ConsumerView | None:
         consumer = self._consumer_at.get(peer)
         # In a barrier stage a newer attempt may have taken its place
         return consumer if consumer is not None and self._consumers.get(consumer.partition) is consumer else None
@@ -471,7 +473,7 @@ class Run:
             self._hand_on(lease, peer)
             self._seal(now)
 
-    def _consumer_lost(self, consumer: Consumer, now: float) -> None:
+    def _consumer_lost(self, consumer: ConsumerView, now: float) -> None:
         if consumer.state != "live":
             return
         self._leaves(consumer, "gone")
