@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError
-from fastbuf_spark.streams.source import UserSource
+from fastbuf_spark.streams.user_source import UserSource
 
 if TYPE_CHECKING:
     from fastbuf_spark.streams.source import StreamSource

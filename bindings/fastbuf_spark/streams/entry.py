@@ -9,8 +9,9 @@ from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import check_conf, is_connect, partition_count
 from fastbuf_spark.schema import struct_type
 from fastbuf_spark.streams.drafts import Draft, seconds_of
-from fastbuf_spark.streams.source import StreamSource, UserSource
+from fastbuf_spark.streams.source import StreamSource
 from fastbuf_spark.streams.stream import Stream
+from fastbuf_spark.streams.user_source import UserSource
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -115,8 +116,9 @@ def stream(
         ``read(split, offset)``, which yields pairs of a record batch (None: nothing is there now) and the offset behind
         it, any value that JSON can say.  ``replayable`` (True) says whether a split can be read again from an offset,
         ``bounded`` (False) whether its first splits are all and each ends, ``name`` (that of
-        its class) is what a checkpoint knows it by: give one to each of several of a class.  Or a
-        :class:`fastbuf_spark.streams.source.StreamSource`.
+        its class) is what a checkpoint knows it by: give one to each of several of a class.  Each split is read in a
+        thread beside the task's, one item ahead, so ``read`` may wait for messages; of more than 16 in a task some
+        share a thread.  Or a :class:`fastbuf_spark.streams.source.StreamSource`.
     schema
         Of the batches, whose columns are taken by their places; default: ``source.schema``.
     """

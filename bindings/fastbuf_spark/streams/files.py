@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,8 @@ from fastbuf_spark.driver.reader_options import read_options
 from fastbuf_spark.driver.sources import Asked, listed_source
 from fastbuf_spark.formats import CLASSES, format_of
 from fastbuf_spark.formats.base import Format
-from fastbuf_spark.schema import struct_type
-from fastbuf_spark.streams.source import IteratorReader, Split, SplitReader
+from fastbuf_spark.schema import conform, struct_type
+from fastbuf_spark.streams.source import Polled, Split, SplitReader
 from fastbuf_spark.worker.reading import Piece, Read
 from fastbuf_spark.worker.stores import is_store, same_system
 
@@ -81,7 +81,8 @@ class FilesSource:
         """One of the files."""
         return self.format.fragment(path, same_system(file_system(self.path, None)[0]))
 
-    def _read(self, path: str, offset: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+    def rows(self, path: str, offset: int) -> Generator[tuple[pa.RecordBatch, int], None, None]:
+        """Batches of a file from a row on, and the row behind each."""
         piece = Piece(self.format, self.fragment(path), 0, 0)
         at = 0
         for batch in self.read.rows_of(piece):
@@ -92,20 +93,43 @@ class FilesSource:
             at += rows
 
 
-class _FilesReader(IteratorReader):
+class _FilesReader:
     """Files one after the other.  Those that wait are asked for their least times meanwhile."""
 
     def __init__(self, source: FilesSource, schema: pa.Schema) -> None:
-        super().__init__(source._read, schema, in_turn=False)
         self._source, self._schema = source, schema
+        self._open: dict[str, Generator[tuple[pa.RecordBatch, int], None, None]] = {}
+        self._offsets: dict[str, int] = {}
+        self._paused: frozenset[str] = frozenset()
         self._threads: ThreadPoolExecutor | None = None
         self._fresh: list[str] = []
         self._answers: deque[tuple[str, int]] = deque()
 
     def assign(self, splits: Sequence[Split]) -> None:
-        super().assign(splits)
+        for split in splits:
+            self._open[split.name] = self._source.rows(split.name, split.offset)
+            self._offsets[split.name] = split.offset
         # Where nobody asks for times, names of files that were read are not kept
         self._fresh = [name for name in self._fresh if name in self._open] + [split.name for split in splits]
+
+    @property
+    def waiting(self) -> list[str]:
+        """The files that are not read before another one has ended."""
+        return list(self._open)[1:]
+
+    def pause(self, splits: Sequence[str]) -> None:
+        self._paused = frozenset(splits)
+
+    def poll(self, timeout_s: float) -> Polled | None:
+        name = next((name for name in self._open if name not in self._paused), None)
+        if name is None:
+            return None
+        batch, offset = next(self._open[name], (None, self._offsets[name]))
+        if batch is None:
+            del self._open[name], self._offsets[name]
+            return Polled(name, None, offset, ended=True)
+        self._offsets[name] = offset
+        return Polled(name, conform(batch, self._schema, f"split {name}"), offset)
 
     def least_times(self, column: str) -> Mapping[str, int]:
         """What is known since it was asked last, in milliseconds since 1970."""
@@ -123,10 +147,15 @@ class _FilesReader(IteratorReader):
             if least is not None:
                 self._answers.append((name, least))
 
+    def checkpointed(self, offsets: Mapping[str, Any]) -> None:
+        pass
+
     def close(self) -> None:
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
-        super().close()
+        for rows in self._open.values():
+            rows.close()
+        self._open.clear()
 
 
 def files_source(

@@ -5,11 +5,9 @@ Offsets are any JSON values: the driver keeps them in checkpoints, and gives the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
-
-from fastbuf.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +55,8 @@ class SplitReader(Protocol):
 
     If it does not read all of them at once, ``waiting`` names those that have to wait: until they are read, they hold
     the watermark back.  If there is a ``least_times(column)``, no further than to the least time of each, once it has
-    given it, in milliseconds since 1970.
+    given it, in milliseconds since 1970.  If it reads ahead, ``rest()`` gives what was read so, and nothing is read
+    from then on.
     """
 
     def assign(self, splits: Sequence[Split]) -> None:
@@ -105,92 +104,3 @@ class StreamSource(Protocol):
 
     def reader(self, schema: pa.Schema) -> SplitReader:
         """A reader for one task, in a worker; batches have this schema."""
-
-
-class UserSource:
-    """A source made of a user's class: see :func:`fastbuf_spark.stream`.
-
-    Its ``splits()`` gives names, or a mapping of names to offsets; ``read(split, offset)`` yields pairs of a record
-    batch (None: nothing is there now) and the offset behind it, and returns where the split ends.
-    """
-
-    def __init__(self, source: Any, schema: StructType) -> None:
-        for name in ("splits", "read"):
-            if not callable(getattr(source, name, None)):
-                raise ConfigError(f"a source needs a method {name}(), which {type(source).__name__} has not")
-        self.source = source
-        self.schema = schema
-        self.name = str(getattr(source, "name", type(source).__name__))
-        self.replayable = bool(getattr(source, "replayable", True))
-        self.bounded = bool(getattr(source, "bounded", False))
-
-    def splits(self, state: Any) -> tuple[list[Split], Any]:
-        seen = set(state or ())
-        splits = self.source.splits()
-        offsets = dict(splits) if isinstance(splits, Mapping) else dict.fromkeys(splits)
-        return [Split(str(n), offset) for n, offset in offsets.items() if n not in seen], sorted(seen | set(offsets))
-
-    def reader(self, schema: pa.Schema) -> SplitReader:
-        return IteratorReader(self.source.read, schema)
-
-
-class IteratorReader:
-    """A :class:`SplitReader` over one iterator for each split.
-
-    Parameters
-    ----------
-    read
-        Takes the name of a split and an offset; yields pairs of a batch, or None, and the offset behind it.
-    in_turn
-        Whether each split has its turn; else one after the other is read to its end.
-    """
-
-    def __init__(self, read: Any, schema: pa.Schema, in_turn: bool = True) -> None:
-        self._read = read
-        self._schema = schema
-        self._in_turn = in_turn
-        self._open: dict[str, Iterator[tuple[pa.RecordBatch | None, Any]]] = {}
-        self._offsets: dict[str, Any] = {}
-        self._paused: frozenset[str] = frozenset()
-
-    def pause(self, splits: Sequence[str]) -> None:
-        self._paused = frozenset(splits)
-
-    def assign(self, splits: Sequence[Split]) -> None:
-        for split in splits:
-            self._open[split.name] = iter(self._read(split.name, split.offset))
-            self._offsets[split.name] = split.offset
-
-    @property
-    def waiting(self) -> list[str]:
-        """The splits that are not read before another one has ended."""
-        return [] if self._in_turn else list(self._open)[1:]
-
-    def poll(self, timeout_s: float) -> Polled | None:
-        from fastbuf_spark.schema import conform
-
-        names = [name for name in self._open if name not in self._paused]
-        for name in names if self._in_turn else names[:1]:
-            item = next(self._open[name], None)
-            if item is None:
-                del self._open[name]
-                return Polled(name, None, self._offsets.pop(name), ended=True)
-            if self._in_turn:
-                self._open[name] = self._open.pop(name)  # behind the others
-            batch, offset = item
-            if batch is not None and batch.num_rows:
-                self._offsets[name] = offset
-                return Polled(name, conform(batch, self._schema, f"split {name}"), offset)
-            if offset != self._offsets[name]:
-                self._offsets[name] = offset
-                return Polled(name, None, offset)
-        return None
-
-    def checkpointed(self, offsets: Mapping[str, Any]) -> None:
-        pass
-
-    def close(self) -> None:
-        for split in self._open.values():
-            if hasattr(split, "close"):
-                split.close()
-        self._open.clear()

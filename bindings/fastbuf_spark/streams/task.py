@@ -25,7 +25,7 @@ from fastbuf_spark.streams.event_times import DRAIN_S, GateTime, source_time
 from fastbuf_spark.streams.fail_points import ask, reach
 from fastbuf_spark.streams.operators import ByKeyGroup
 from fastbuf_spark.streams.snapshots import Snapshots
-from fastbuf_spark.streams.source import Split
+from fastbuf_spark.streams.source import Polled, Split
 from fastbuf_spark.wire import data_secret
 from fastbuf_spark.worker.control import REASON_WAIT_S, words
 from fastbuf_spark.worker.memory import environment
@@ -252,9 +252,11 @@ class StreamTask:
             self._hear()
             if self._is_due():
                 return
-            if self._data_ended or self._draining:
-                if not self._data_ended:
-                    return self._end_source()
+            if self._draining and not self._data_ended:
+                for polled in getattr(self._reader, "rest", tuple)():
+                    yield from self._passed(polled)
+                return self._end_source()
+            if self._data_ended:
                 self._control.wait(IDLE_S)
                 continue
             if self._read_bytes >= MOST_READ and self._is_behind():
@@ -270,17 +272,21 @@ class StreamTask:
                 self._follow_time()
                 self._control.wait(0.001)
                 continue
-            if polled.batch is not None and polled.batch.num_rows:
-                self._rows["in"] += polled.batch.num_rows
-                self._read_bytes += polled.batch.nbytes
-                self._time.rows(polled.split, polled.batch)
-                yield polled.batch
-            self._offsets[polled.split] = polled.offset
-            if polled.ended:
-                del self._offsets[polled.split]
-                self._ended_splits.append(polled.split)
-                self._time.remove(polled.split)
+            yield from self._passed(polled)
             self._follow_time()
+
+    def _passed(self, polled: Polled) -> Iterator[pa.RecordBatch]:
+        """The rows of a split, if there are some; when they have been taken, its offset is behind them."""
+        if polled.batch is not None and polled.batch.num_rows:
+            self._rows["in"] += polled.batch.num_rows
+            self._read_bytes += polled.batch.nbytes
+            self._time.rows(polled.split, polled.batch)
+            yield polled.batch
+        self._offsets[polled.split] = polled.offset
+        if polled.ended:
+            del self._offsets[polled.split]
+            self._ended_splits.append(polled.split)
+            self._time.remove(polled.split)
 
     def _end_source(self) -> None:
         self._data_ended = True

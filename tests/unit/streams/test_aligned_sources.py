@@ -15,7 +15,8 @@ from fastbuf.event_time.windows import Tumbling
 from fastbuf.event_time.work import agg_arrow
 from fastbuf.exchange.events import Watermark
 from fastbuf_spark.streams.event_times import SourceTime, TimeSpec
-from fastbuf_spark.streams.source import IteratorReader, Split
+from fastbuf_spark.streams.source import Split
+from fastbuf_spark.streams.user_source import UserReader
 
 SCHEMA = pa.schema([("at", pa.timestamp("us", "UTC")), ("k", pa.int64())])
 STEP_MS = {"slow": 10, "fast": 1000}  #: between rows
@@ -32,14 +33,14 @@ def read(split: str, offset: int) -> Iterator[tuple[pa.RecordBatch, int]]:
 def most_windows(align_ms: int | None) -> tuple[int, int]:
     """The most windows of a second that were open; and how many results came."""
     spec = TimeSpec("at", BoundedOutOfOrderness(0), None, align_ms=align_ms)
-    source, reader = SourceTime(spec, {}, "source"), IteratorReader(read, SCHEMA)
+    source, reader = SourceTime(spec, {}, "source"), UserReader(read, SCHEMA)
     reader.assign([Split(name, 0) for name in STEP_MS])
     source.assign(list(STEP_MS))
     windows = WindowOperator(["k"], "at", SCHEMA, Tumbling(1_000_000), agg_arrow([("", "count_all")]))
     most, results, left = 0, 0, set(STEP_MS)
     while left:
         reader.pause(source.paused())
-        polled = reader.poll(0.0)
+        polled = reader.poll(60.0)
         assert polled is not None, "a split is always read"
         if polled.ended:
             left.remove(polled.split)
@@ -56,6 +57,7 @@ def most_windows(align_ms: int | None) -> tuple[int, int]:
         labels = windows._windows
         labels.flush()
         most = max(most, labels.windows())
+    reader.close()
     results += sum(made.num_rows for made in windows.watermark(MAX))
     assert windows.late_rows == 0
     return most, results
