@@ -2,11 +2,13 @@
 
 A snapshot freezes the groups that changed: what is written after it goes into a second map for each of them, which is
 merged when the snapshot is let go of (copy on write, as Flink's ``CopyOnWriteStateMap``, by group and not by entry).
-Values must not be changed in place: put a new one.
+A value may be changed in place only if it was put since the last snapshot: see ``GroupedMap.version``.
 """
 
 from __future__ import annotations
 
+import heapq
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -41,9 +43,16 @@ class _Group(Generic[K, V]):
 
 
 class GroupedMap(Generic[K, V]):
-    """A map of keys to values in key groups.  One thread uses it; frozen groups may be read by another."""
+    """A map of keys to values in key groups.  One thread uses it; frozen groups may be read by another.
+
+    Attributes
+    ----------
+    version
+        How many snapshots were taken: no snapshot has a value that was put in the version of now.
+    """
 
     def __init__(self) -> None:
+        self.version = 0
         self._groups: dict[int, _Group[K, V]] = {}
         self._changed: set[int] = set()
         self._frozen: set[int] = set()
@@ -133,6 +142,7 @@ class GroupedMap(Generic[K, V]):
             self._merge(number)
         taken = {number for number in self._changed | more if number in self._groups}
         self._changed.clear()
+        self.version += 1
         self._frozen = taken
         entries = {}
         for number in taken:
@@ -155,57 +165,66 @@ class GroupedMap(Generic[K, V]):
 class Timers:
     """Timers by key group: each key at a time once; those that are due come in the order of their times.
 
-    Backed by a :class:`GroupedMap`, so that they are in snapshots.  Due ones are found by a heap of times.
+    Backed by a :class:`GroupedMap` with the times of each key in order, so that they are in snapshots.  Due ones are
+    found by a heap of times.
     """
 
     def __init__(self) -> None:
-        self.state: GroupedMap[tuple[int, Any], bool] = GroupedMap()
+        self.state: GroupedMap[Any, tuple[int, ...]] = GroupedMap()
         self._heap: list[tuple[int, int, int, Any]] = []
         self._count = 0
         self._most = FEW  # entries of the heap before it is looked through for those that are gone
 
+    def _place(self, group: int, key: Any, time_ms: int) -> tuple[tuple[int, ...], int, bool]:
+        """The times of a key, where this one belongs, and whether it is there."""
+        times = self.state.get(group, key, ())
+        at = bisect_left(times, time_ms)
+        return times, at, at < len(times) and times[at] == time_ms
+
+    def _push(self, group: int, key: Any, time_ms: int) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (time_ms, self._count, group, key))
+
     def add(self, group: int, key: Any, time_ms: int) -> None:
         """Set a timer; one that is set already stays one."""
-        import heapq
-
-        if self.state.get(group, (time_ms, key)) is None:
-            self.state.put(group, (time_ms, key), True)
-            self._count += 1
-            heapq.heappush(self._heap, (time_ms, self._count, group, key))
+        times, at, is_there = self._place(group, key, time_ms)
+        if not is_there:
+            self.state.put(group, key, (*times[:at], time_ms, *times[at:]))
+            self._push(group, key, time_ms)
             if len(self._heap) > self._most:  # most may have been taken back
                 live = {(at, where, whose): (at, n, where, whose) for at, n, where, whose in self._heap}
-                self._heap = [each for (at, where, whose), each in live.items() if self.state.get(where, (at, whose))]
+                self._heap = [each for (at, where, whose), each in live.items() if self._place(where, whose, at)[2]]
                 heapq.heapify(self._heap)
                 self._most = 2 * len(self._heap) + FEW
 
     def remove(self, group: int, key: Any, time_ms: int) -> None:
         """Take a timer back."""
-        self.state.remove(group, (time_ms, key))
+        times, at, is_there = self._place(group, key, time_ms)
+        if is_there and len(times) > 1:
+            self.state.put(group, key, times[:at] + times[at + 1 :])
+        elif is_there:
+            self.state.remove(group, key)
 
     def of(self, group: int, key: Any) -> list[int]:
         """The times of a key's timers."""
-        return sorted(time for (time, other), _ in self.state.items(group) if other == key)
+        return list(self.state.get(group, key, ()))
 
     def due(self, now_ms: int) -> Iterator[tuple[int, Any, int]]:
         """Group, key and time of each timer up to ``now_ms``, which is removed; not of those that are set meanwhile."""
-        import heapq
-
         due = []
         while self._heap and self._heap[0][0] <= now_ms:
             due.append(heapq.heappop(self._heap))
         for time_ms, _, group, key in due:
-            if self.state.get(group, (time_ms, key)) is not None:
-                self.state.remove(group, (time_ms, key))
+            if self._place(group, key, time_ms)[2]:
+                self.remove(group, key, time_ms)
                 yield group, key, time_ms
 
-    def restore(self, group: int, entries: Mapping[tuple[int, Any], bool]) -> None:
+    def restore(self, group: int, entries: Mapping[Any, tuple[int, ...]]) -> None:
         """The timers of a group, as a snapshot had them."""
-        import heapq
-
         self.state.restore(group, entries)
-        for time_ms, key in entries:
-            self._count += 1
-            heapq.heappush(self._heap, (time_ms, self._count, group, key))
+        for key, times in entries.items():
+            for time_ms in times:
+                self._push(group, key, time_ms)
 
 
 class Confirmed:

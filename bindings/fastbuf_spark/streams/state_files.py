@@ -49,12 +49,13 @@ def _key_columns(keys: Sequence[pa.Field], tuples: Iterable[tuple[Any, ...]]) ->
     return [pa.array(values, field.type) for values, field in zip(columns, keys, strict=True)]
 
 
-def _timers(keys: Sequence[pa.Field], timers: Mapping[tuple[int, Any], Any]) -> pa.Table:
+def _timers(keys: Sequence[pa.Field], timers: Mapping[Any, tuple[int, ...]]) -> pa.Table:
     import pyarrow as pa
 
-    times = pa.array([time for time, _ in timers], pa.int64())
+    times = pa.array([time for each in timers.values() for time in each], pa.int64())
     schema = pa.schema([*keys, pa.field("time_ms", pa.int64())], {ABOUT: json.dumps({"name": TIMERS}).encode()})
-    return pa.Table.from_arrays([*_key_columns(keys, [key for _, key in timers]), times], schema=schema)
+    of_each = [key for key, each in timers.items() for _ in each]
+    return pa.Table.from_arrays([*_key_columns(keys, of_each), times], schema=schema)
 
 
 def _table(keys: Sequence[pa.Field], variable: Any, entries: Mapping[Any, Any]) -> pa.Table:
@@ -154,10 +155,10 @@ def decode_state(
             )
         of_key = keys_of(table.column(i) for i in range(len(keys)))
         if name == TIMERS:
-            yield (
-                name,
-                {(time, key): True for time, key in zip(table.column("time_ms").to_pylist(), of_key, strict=True)},
-            )
+            timers: dict[Any, list[int]] = {}
+            for time, key in zip(table.column("time_ms").to_pylist(), of_key, strict=True):
+                timers.setdefault(key, []).append(time)
+            yield name, {key: tuple(sorted(times)) for key, times in timers.items()}
             continue
         variable = variables.get(name)
         if variable is None:

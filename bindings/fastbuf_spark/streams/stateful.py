@@ -121,47 +121,83 @@ class ValueState(_State):
         self._write(self._rows.keep(newValue))
 
 
+class _Items(list[Any]):
+    """The items of a list, and of which version of the state they are."""
+
+    __slots__ = ("version",)
+
+    def __init__(self, items: Iterable[Any], version: int) -> None:
+        super().__init__(items)
+        self.version = version
+
+
+class _Map(dict[Key, tuple[int, Any]]):
+    """The entries of a map, each with its time to live, and of which version of the state they are."""
+
+    __slots__ = ("version",)
+
+    def __init__(self, entries: Iterable[tuple[Key, tuple[int, Any]]], version: int) -> None:
+        super().__init__(entries)
+        self.version = version
+
+
 class ListState(_State):
     """As ``ListState`` of Spark's."""
 
     def get(self) -> Iterator[tuple[Any, ...]]:
         """The items, each a tuple."""
-        return map(self._rows.for_user, self._read() or ())
+        return map(self._rows.for_user, tuple(self._read() or ()))
 
     def put(self, newState: list[tuple[Any, ...]]) -> None:
         """Replace all items."""
-        self._write(tuple(self._rows.keep(item) for item in newState))
+        self._write(_Items(map(self._rows.keep, newState), self.entries.version))
 
     def appendValue(self, newState: tuple[Any, ...]) -> None:
         """Add an item."""
-        self._write((*(self._read() or ()), self._rows.keep(newState)))
+        self.appendList([newState])
 
     def appendList(self, newState: list[tuple[Any, ...]]) -> None:
         """Add items."""
-        self._write((*(self._read() or ()), *(self._rows.keep(item) for item in newState)))
+        more, items = [self._rows.keep(item) for item in newState], self._read()
+        if not isinstance(items, _Items) or items.version != self.entries.version:  # a snapshot may have it
+            items = _Items(items or (), self.entries.version)
+        items.extend(more)
+        self._write(items)
 
 
 class MapState(_State):
     """As ``MapState`` of Spark's; the time to live is each entry's own."""
 
-    def _all(self) -> dict[Key, tuple[int, Any]]:
-        here = self._here
-        entry = self.entries.get(here.group, here.key)
+    def _entries(self) -> dict[Key, tuple[int, Any]]:
+        """All entries of this key's map, with those that have outlived their time."""
+        entry = self.entries.get(self._here.group, self._here.key)
         items: dict[Key, tuple[int, Any]] = {} if entry is None else entry[1]
-        return {k: v for k, v in items.items() if not v[0] or v[0] > here.now_ms}
+        return items
+
+    def _lives(self, entry: tuple[int, Any]) -> bool:
+        return not entry[0] or entry[0] > self._here.now_ms
+
+    def _all(self) -> Iterator[tuple[Key, Any]]:
+        """Keys and values; what is put meanwhile is not among them."""
+        return iter([(key, entry[1]) for key, entry in self._entries().items() if self._lives(entry)])
+
+    def _own(self) -> _Map:
+        """The entries, to be changed in place: a copy where a snapshot may have them."""
+        items = self._entries()
+        if not isinstance(items, _Map) or items.version != self.entries.version:
+            alive = ((key, entry) for key, entry in items.items() if self._lives(entry))
+            items = _Map(alive, self.entries.version)
+        self.entries.put(self._here.group, self._here.key, (0, items))
+        return items
 
     def exists(self) -> bool:
         """Whether the map has an entry."""
-        return bool(self._all())
+        return any(map(self._lives, self._entries().values()))
 
     def getValue(self, key: Key) -> tuple[Any, ...] | None:
         """The value of a key of the map; None if there is none."""
-        here = self._here
-        entry = self.entries.get(here.group, here.key)
-        item = None if entry is None else entry[1].get(self._key(key))
-        if item is None or (item[0] and item[0] <= here.now_ms):
-            return None
-        return self._rows.for_user(item[1])
+        entry = self._entries().get(self._key(key))
+        return None if entry is None or not self._lives(entry) else self._rows.for_user(entry[1])
 
     def containsKey(self, key: Key) -> bool:
         """Whether the map has this key."""
@@ -169,32 +205,30 @@ class MapState(_State):
 
     def updateValue(self, key: Key, value: tuple[Any, ...]) -> None:
         """Set the value of a key of the map."""
-        here = self._here
-        expires = 0 if self._ttl is None else here.now_ms + self._ttl
-        # A new map: the old one may be in a snapshot
-        self.entries.put(here.group, here.key, (0, {**self._all(), self._key(key): (expires, self._rows.keep(value))}))
+        expires = 0 if self._ttl is None else self._here.now_ms + self._ttl
+        name, entry = self._key(key), (expires, self._rows.keep(value))
+        self._own()[name] = entry
 
     def iterator(self) -> Iterator[tuple[Key, tuple[Any, ...]]]:
         """Pairs of a key of the map and its value."""
-        return iter([(key, self._rows.for_user(value)) for key, (_, value) in self._all().items()])
+        return ((key, self._rows.for_user(value)) for key, value in self._all())
 
     def keys(self) -> Iterator[Key]:
         """The keys of the map."""
-        return iter(list(self._all()))
+        return (key for key, _ in self._all())
 
     def values(self) -> Iterator[tuple[Any, ...]]:
         """The values of the map."""
-        return iter([self._rows.for_user(value) for _, value in self._all().values()])
+        return (self._rows.for_user(value) for _, value in self._all())
 
     def removeKey(self, key: Key) -> None:
         """Remove a key of the map."""
-        left = self._all()
-        if left.pop(self._key(key), None) is None:
-            return
-        if left:
-            self.entries.put(self._here.group, self._here.key, (0, left))
-        else:
-            self.clear()
+        name = self._key(key)
+        if name in self._entries():
+            left = self._own()
+            left.pop(name, None)
+            if not left:
+                self.clear()
 
     def _key(self, key: Any) -> Key:
         assert self._keys is not None
@@ -204,7 +238,7 @@ class MapState(_State):
     def expire(self, group: int, now_ms: int) -> None:
         """Remove what has outlived its time."""
         for key, (_, items) in list(self.entries.items(group)):
-            left = {k: v for k, v in items.items() if not v[0] or v[0] > now_ms}
+            left = _Map(((k, v) for k, v in items.items() if not v[0] or v[0] > now_ms), self.entries.version)
             if not left:
                 self.entries.remove(group, key)
             elif len(left) < len(items):

@@ -189,7 +189,7 @@ def test_keys_of_each_type(name: str) -> None:
     handle = Handle(_Here(), Timers(), True, {})
     state = handle.getValueState("s", one(T.LongType()))
     held = {keys[0]: (0, (1,)), keys[2]: (0, (2,))}
-    timers = {(5, keys[0]): True, (6, keys[2]): True}
+    timers = {keys[0]: (5, 7), keys[2]: (6,)}
     data = encode_state(fields, [(state.variable, held), (None, timers)])
     found = dict(decode_state(data, fields, {"s": state.variable}))
     assert found["s"] == held
