@@ -82,6 +82,8 @@ def key_numbers(columns: Sequence[Any], rows: int) -> NDArray[np.int64]:
     for column in columns:
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        if pa.types.is_dictionary(column.type):  # one may have a value twice
+            column = column.cast(column.type.value_type)
         coded = column.dictionary_encode(null_encoding="encode")
         values = len(coded.dictionary)
         if most * max(values, 1) > 1 << 40:

@@ -60,13 +60,12 @@ class IntervalJoin(Join):
         if lower_us > upper_us:
             raise ConfigError(f"lower_us is {lower_us}, and upper_us {upper_us}: the lower bound is the greater")
         super().__init__(left, right, how, groups, keep_late, [])
-        spill = self._spill(memory_bytes, spill_directory)
+        spill = self._spill(memory_bytes, spill_directory, 2)
         self._state = SortedRows(spill), SortedRows(spill)
         # Of other time - own time, by side
         self._bounds = ((lower_us, upper_us), (-upper_us, -lower_us))
 
-    def rows(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Rows of the left (0) or right (1) input; the pairs that they make with those that are there."""
+    def _rows(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         reached = MIN if self._bounds[side] == (-MOST_US, MOST_US) else self.current
         taken = self._taken(side, batch, lambda times: times <= reached)
         if taken is None:
@@ -92,15 +91,12 @@ class IntervalJoin(Join):
         self._state[1 - side].release()
         self._state[side].add(table.drop_columns([LABEL, MATCHED]), hashes, times, matched)
 
-    def watermark(self, us: int) -> Iterator[pa.RecordBatch]:
-        """A watermark: rows that can have no partner any more are dropped; of an outer join, they go out before."""
+    def _advance(self, before: int) -> Iterator[pa.RecordBatch]:
+        """Rows that can have no partner any more are dropped; of an outer join, they go out before."""
         import pyarrow as pa
 
-        if us <= self.current:
-            return
-        self.current = us
         for side in (LEFT, RIGHT):
-            for table, matched in self._state[side].expire(us - self._bounds[side][1]):
+            for table, matched in self._state[side].expire(self.current - self._bounds[side][1]):
                 self._dirty[self._hashes.groups(table)] = True
                 if self._outer[side]:
                     rows = table.filter(pa.array(~matched))

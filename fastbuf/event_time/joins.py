@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastbuf.checks import one_of, whole
+from fastbuf.checks import one_of
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf.event_time.aggregates import normal
-from fastbuf.event_time.arrow_rows import Hashes, in_zones_of, microseconds
+from fastbuf.event_time.arrow_rows import Hashes, in_zones_of
+from fastbuf.event_time.keyed import Keyed, check_columns
 from fastbuf.event_time.results import RESULT_ROWS
 from fastbuf.event_time.runs import LABEL
-from fastbuf.event_time.spill import Spill
 from fastbuf.event_time.watermarks import MIN
 
 if TYPE_CHECKING:
@@ -50,60 +50,39 @@ class Side:
     time: str
 
 
-class Join:
+class Join(Keyed):
     """What both joins share: sides with their rows, late rows, key groups, and the columns of the result."""
 
     def __init__(self, left: Side, right: Side, how: str, groups: int, keep_late: bool, extra: list[pa.Field]) -> None:
         import pyarrow as pa
 
         one_of("how", how, HOW)
-        whole("groups", groups, 1, 1 << 15)
         self._sides = (left, right)
         if len(left.keys) != len(right.keys) or not left.keys:
             raise ConfigError(f"a join needs keys, as many on each side: {list(left.keys)} and {list(right.keys)}")
         for side in self._sides:
-            for name in (*side.keys, side.time):
-                if side.schema.names.count(name) != 1:
-                    raise SchemaError(f"a side of the join has no column {name!r}, or two; it has {side.schema.names}")
-            if not pa.types.is_timestamp(side.schema.field(side.time).type):
-                kind = side.schema.field(side.time).type
-                raise SchemaError(f"the time {side.time!r} is a {kind}: it must be a timestamp; cast it before")
-        for one, other in zip(left.keys, right.keys, strict=True):
-            kinds = left.schema.field(one).type, right.schema.field(other).type
-            if kinds[0] != kinds[1]:
-                raise SchemaError(
-                    f"the keys {one!r} and {other!r} are of types {kinds[0]} and {kinds[1]}: cast one before"
-                )
+            check_columns("a side of the join", side.schema, side.keys, side.time)
+        kinds = [[side.schema.field(key).type for key in side.keys] for side in self._sides]
+        for one, other, kind, others in zip(left.keys, right.keys, *kinds, strict=True):
+            if kind != others:
+                raise SchemaError(f"the keys {one!r} and {other!r} are of types {kind} and {others}: cast one before")
+        self._keys = [f"k{i}" for i in range(len(left.keys))]
+        super().__init__(list(zip(self._keys, kinds[LEFT], strict=True)), groups, keep_late)
         self._outer = (how in ("left", "full"), how in ("right", "full"))
         fields = [*left.schema, *(field for field in right.schema if field.name not in right.keys)]
         self.schema = pa.schema([*extra, *fields])
         twice = sorted({name for name in self.schema.names if self.schema.names.count(name) > 1})
         if twice:
             raise SchemaError(f"both sides of the join have {', '.join(map(repr, twice))}: rename one before")
-        self._keys = [f"k{i}" for i in range(len(left.keys))]
-        self._hashes = Hashes(self._keys, groups)
-        self._dirty = np.zeros(groups, bool)
         self.late: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
-        self._keep_late = keep_late
-        self.late_rows = self.null_times = 0
         self.current = MIN
-
-    def _spill(self, memory_bytes: int | None, directory: str) -> Spill | None:
-        """What writes the rows of a side beyond half of the memory; None: there is no limit."""
-        if memory_bytes is None:
-            return None
-        whole("memory_bytes", memory_bytes, 2)
-        return Spill(memory_bytes // 2, directory, self._hashes.groups, len(self._dirty))
 
     def _taken(self, side: int, batch: pa.RecordBatch, late: Callable[[Any], Any]) -> tuple[Any, Any] | None:
         """The rows that are not late, as a table of the state, and their times."""
         import pyarrow as pa
 
         source = self._sides[side]
-        times, valid = microseconds(batch.column(batch.schema.get_field_index(source.time)), source.time)
-        if valid is not None:
-            self.null_times += int((~valid).sum())
-            batch, times = batch.filter(pa.array(valid)), times[valid]
+        batch, times = self._timed(batch, source.time)
         too_late = late(times)
         if too_late.any():
             self.late_rows += int(too_late.sum())
@@ -118,6 +97,19 @@ class Join:
         table = pa.table([pa.array(times), *keys, pa.array(none), *batch.columns], names=names)
         self._dirty[self._hashes.groups(table)] = True
         return table, times
+
+    def rows(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Rows of the left (0) or right (1) input; the pairs that they make at once, to be read to their end."""
+        self._check_read()
+        return self._read(self._rows(side, batch))
+
+    def watermark(self, us: int) -> Iterator[pa.RecordBatch]:
+        """A watermark: the pairs that it makes, and rows that can have no partner any more."""
+        self._check_read()
+        if us <= self.current:
+            return iter(())
+        before, self.current = self.current, us
+        return self._read(self._advance(before))
 
     def _result(self, left: pa.Table | None, right: pa.Table | None, extra: list[Any]) -> Iterator[pa.RecordBatch]:
         """Rows beside each other; None: a side that has none."""
@@ -148,13 +140,9 @@ class Join:
 
     # ---- checkpoints
 
-    @property
-    def dirty(self) -> list[int]:
-        """The groups that have changed since :meth:`freeze`."""
-        return [int(group) for group in np.flatnonzero(self._dirty)]
-
     def freeze(self) -> FrozenJoin:
         """The state as it is now, to be written in another thread; groups are no longer dirty."""
+        self._check_read()
         frozen = FrozenJoin((self._tables(LEFT), self._tables(RIGHT)), self._hashes, len(self._dirty), self.dirty)
         self._dirty[:] = False
         return frozen
@@ -163,6 +151,8 @@ class Join:
         """Take the state of a key group, in a join that has had no rows."""
         import pyarrow as pa
 
+        if not data:
+            return
         reader = pa.BufferReader(data)
         for side, source in enumerate(self._sides):
             keys = [source.schema.field(key).with_name(f"k{i}") for i, key in enumerate(source.keys)]
@@ -182,6 +172,14 @@ class Join:
         rows, nbytes = self._size()
         counts = {"rows": rows, "bytes": nbytes, "file_bytes": self._file_bytes()}
         return {**counts, "late_rows": self.late_rows, "null_times": self.null_times}
+
+    def _rows(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """See :meth:`rows`."""
+        raise NotImplementedError
+
+    def _advance(self, before: int) -> Iterator[pa.RecordBatch]:
+        """See :meth:`watermark`: it was ``before``, and is ``current``."""
+        raise NotImplementedError
 
     def _keep(self, side: int, table: pa.Table) -> None:
         """Rows of a side, as a checkpoint has them, are state."""
@@ -222,9 +220,11 @@ class FrozenJoin:
         return sides
 
     def group(self, group: int) -> bytes:
-        """The state of a key group: two Arrow streams, of the left side and of the right."""
+        """The state of a key group: two Arrow streams, of the left side and of the right; nothing if both are empty."""
         import pyarrow as pa
 
+        if all(starts[group] == starts[group + 1] for tables in self._sides for _, _, starts in tables):
+            return b""
         sink = pa.BufferOutputStream()
         for tables in self._sides:
             rows = [table.take(order[starts[group] : starts[group + 1]]) for table, order, starts in tables]

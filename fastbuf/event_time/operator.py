@@ -9,26 +9,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastbuf.checks import instance, whole
-from fastbuf.errors import SchemaError
+from fastbuf.checks import instance
 from fastbuf.event_time.aggregates import normal
 from fastbuf.event_time.aligned import AlignedWindows
-from fastbuf.event_time.arrow_rows import Hashes, in_zones_of, microseconds, words_of
+from fastbuf.event_time.arrow_rows import Hashes, in_zones_of, words_of
+from fastbuf.event_time.keyed import Keyed, check_columns
 from fastbuf.event_time.results import Results
 from fastbuf.event_time.rules import Rules, Trigger, at_end
 from fastbuf.event_time.runs import PART_ROWS
 from fastbuf.event_time.session import SessionWindows
-from fastbuf.event_time.spill import Spill
 from fastbuf.event_time.watermarks import MAX, MIN
 from fastbuf.event_time.windows import Aligned, Global, Session
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_GROUPS = 1 << 15
 
-
-class WindowOperator:
+class WindowOperator(Keyed):
     """Windows of the rows of some key groups.
 
     Parameters
@@ -92,53 +89,26 @@ class WindowOperator:
         import pyarrow as pa
 
         instance("assigner", assigner, Aligned, Session, Global)
-        whole("groups", groups, 1, MOST_GROUPS)
         self.rules = Rules(lateness_us, trigger, accumulate, output_mode)
-        for name in (time, *keys):
-            if schema.names.count(name) != 1:
-                raise SchemaError(
-                    f"the input has {schema.names.count(name)} columns {name!r}; its columns are {schema.names}"
-                )
+        check_columns("the input", schema, keys, time)
+        columns = [f"k{i}" for i in range(len(keys))]
+        kinds = [schema.field(key).type for key in keys]
+        super().__init__(list(zip(columns, kinds, strict=True)), groups, keep_late)
         kind = schema.field(time).type
-        if not pa.types.is_timestamp(kind):
-            raise SchemaError(f"the time {time!r} is a {kind}: it must be a timestamp; cast it before")
         self._time, self._keys = time, list(keys)
         self._input = schema
         sessions = isinstance(assigner, Session)
         results_schema = work.bind(schema, list(keys), time, trigger.early if sessions else trigger.rows is not None)
         self._work = work
-        columns = [f"k{i}" for i in range(len(keys))]
         results = Results(work, [schema.field(k) for k in keys], columns, pa.timestamp("us", kind.tz), results_schema)
         self.schema = results.schema
-        self._hashes = Hashes(columns, groups)
-        self._dirty = np.zeros(groups, bool)
-        self._check_keys(columns)
         common = self.rules, work, results, self._hashes, self._dirty
         self._windows: AlignedWindows | SessionWindows
-        spill = None
-        if memory_bytes is not None:
-            whole("memory_bytes", memory_bytes, 1)
-            spill = Spill(memory_bytes, spill_directory, self._hashes.groups, groups)
-        kind_of_windows = SessionWindows if isinstance(assigner, Session) else AlignedWindows
+        spill = self._spill(memory_bytes, spill_directory, 2 if sessions else 1)
+        kind_of_windows = SessionWindows if sessions else AlignedWindows
         self._windows = kind_of_windows(assigner, *common, spill)  # type: ignore[arg-type]
         self.late: list[pa.RecordBatch] = []
-        self._keep_late = keep_late
-        self.late_rows = self.null_times = 0
         self._ticked: int | None = None
-        self._reading = False
-
-    def _check_keys(self, columns: list[str]) -> None:
-        import pyarrow as pa
-
-        kinds = [self._input.field(key).type for key in self._keys]
-        empty = pa.schema(list(zip(columns, kinds, strict=True))).empty_table()
-        try:
-            self._hashes.groups(pa.RecordBatch.from_pylist([], empty.schema))
-            if columns:
-                empty.group_by(columns, use_threads=False).aggregate([])
-        except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowKeyError) as error:
-            reason = str(error).splitlines()[0]
-            raise SchemaError(f"rows cannot be grouped by keys of these types: {reason}; they are {kinds}") from error
 
     @property
     def current(self) -> int:
@@ -149,10 +119,7 @@ class WindowOperator:
         import pyarrow as pa
 
         self._check_read()
-        times, valid = microseconds(batch.column(self._input.get_field_index(self._time)), self._time)
-        if valid is not None:
-            self.null_times += int((~valid).sum())
-            batch, times = batch.filter(pa.array(valid)), times[valid]
+        batch, times = self._timed(batch, self._time)
         if not batch.num_rows:
             return iter(())
         keys = [normal(batch.column(self._input.get_field_index(key))) for key in self._keys]
@@ -187,20 +154,6 @@ class WindowOperator:
         self._ticked = now_ms
         return self._read(self._windows.tick())
 
-    def _check_read(self) -> None:
-        if self._reading:
-            raise RuntimeError(
-                "the results of the last call have not been read to their end: read them before the next call"
-            )
-
-    def _read(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        self._reading = True
-        return self._read_through(results)
-
-    def _read_through(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from results
-        self._reading = False
-
     # ---- checkpoints
 
     def freeze(self) -> Frozen:
@@ -214,11 +167,6 @@ class WindowOperator:
         """The state of one key group; of several, :meth:`freeze` is faster.  It stays dirty."""
         self._check_read()
         return Frozen(self._windows, self._hashes, len(self._dirty), []).group(group)
-
-    @property
-    def dirty(self) -> list[int]:
-        """The groups that have changed since :meth:`freeze`."""
-        return [int(group) for group in np.flatnonzero(self._dirty)]
 
     def description(self) -> dict[str, Any]:
         """What the state of a window is: JSON values; that of an operator with others is not to be restored here."""
@@ -283,7 +231,7 @@ class Frozen:
         self._lock = Lock()
 
     def group(self, group: int) -> bytes:
-        """The state of a key group, as an Arrow stream; one without columns if there is none at all.
+        """The state of a key group, as an Arrow stream; nothing if it has no rows.
 
         It is made for many groups at a time: ask for them in their order.
         """
@@ -297,6 +245,8 @@ class Frozen:
         assert self._table is not None
         start, end = self._offsets[group], self._offsets[group + 1]
         piece = self._table.slice(start, end - start)
+        if not piece.num_rows:
+            return b""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, piece.schema) as stream:
             stream.write_table(piece)

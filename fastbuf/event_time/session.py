@@ -49,9 +49,9 @@ class SessionWindows:
         self.keys = results.columns
         self.watermark = MIN
         self._hashes, self._dirty = hashes, dirty
-        # By their ends: those that are to fire, and those that have fired
-        self._open, self._ended = SortedRows(spill), SortedRows(spill)
-        self._shells: list[pa.Table] = []  # sessions whose rows have fired and were dropped: start, end, keys
+        # By their ends: those that are to fire, those that have fired, and shells: sessions (start, end, keys) whose
+        # rows have fired and were dropped
+        self._open, self._ended, self._shells = SortedRows(spill), SortedRows(spill), SortedRows(spill)
         self._pending: list[pa.Table] = []
         self._rows = 0
         self._next = NEVER  # nothing happens to sessions below this watermark
@@ -112,7 +112,7 @@ class SessionWindows:
             alone = np.flatnonzero(alone)
             keys = windows.select(self.keys).take(order[firsts][alone]).columns
             columns = [pa.array(starts[alone]), pa.array(reach[alone]), *keys]
-            self._shells.append(pa.table(columns, names=[LABEL, END, *self.keys]))
+            self._add(self._shells, pa.table(columns, names=[LABEL, END, *self.keys]))
         if not self.work.merges:
             states = make(table, [LABEL, END, *self.keys])
             states = states.set_column(0, LABEL, pa.array(starts[rows])).set_column(1, END, pa.array(reach[rows]))
@@ -132,8 +132,7 @@ class SessionWindows:
         rules = self.rules
         states, place = self._joined(rows, self.work.first)
         new = np.ones(states.num_rows, bool)
-        before = self._touched(states)
-        shells = self._extract_shells(lambda table: self._hashes.maybe(table, states))
+        before, shells = self._touched(states, self._open, self._ended), self._touched(states, self._shells)
         if before is not None or shells is not None:
             old = before.num_rows if before is not None else 0
             both = states if before is None else pa.concat_tables([before, states])
@@ -223,12 +222,10 @@ class SessionWindows:
             at = [rules.fires_at(each) for each in ends] + [rules.cleaned_at(each) for each in ends]
             return min((int(each[each > self.watermark].min(initial=MAX)) for each in at), default=NEVER)
         moments = [NEVER]
-        for rows, at_end in ((self._open, rules.fires_at), (self._ended, rules.cleaned_at)):
-            least = rows.least()
+        for rows in self._all_rows:
+            at_end, least = rules.fires_at if rows is self._open else rules.cleaned_at, rows.least()
             if least is not None:
                 moments.append(int(at_end(np.array([least]))[0]))
-        for table in self._shells:
-            moments.append(int(rules.cleaned_at(int64s(table.column(END))).min(initial=MAX)))
         return min(moments)
 
     def _between(self, table: pa.Table, before: int) -> Mask:
@@ -284,26 +281,34 @@ class SessionWindows:
     def _tables(self) -> list[pa.Table]:
         return [run.rows() for rows in (self._open, self._ended) for run in rows.runs]
 
-    def _touched(self, states: pa.Table) -> pa.Table | None:
-        """Take out the sessions that those of a batch may touch: of the same keys, or of others with their hashes."""
+    def _touched(self, states: pa.Table, *among: SortedRows) -> pa.Table | None:
+        """Take out the sessions that those of a batch may touch: of the same keys, or of others with their hashes.
+
+        Of each hash the least start and the greatest end are looked for: of each session all later ones of its key
+        would be as many pairs as there are sessions, squared.
+        """
         import pyarrow as pa
 
         hashes = self._hashes.wide(states)
         order = np.argsort(hashes, kind="stable")
-        hashes, starts = hashes[order], int64s(states.column(LABEL))[order]
-        last = np.full(len(starts), MAX)
+        firsts = np.flatnonzero(np.diff(hashes[order], prepend=-1))
+        starts, ends = int64s(states.column(LABEL))[order], int64s(states.column(END))[order]
+        hashes = hashes[order][firsts]
+        least, most = np.minimum.reduceat(starts, firsts), np.maximum.reduceat(ends, firsts)
 
         def touched(run: SortedRun) -> NDArray[np.intp]:
-            places = [there for _, there in run.candidates(hashes, starts, last)]
-            return np.unique(np.concatenate(places)) if places else np.empty(0, np.intp)
+            begins = int64s(run.table.column(LABEL))
+            pairs = run.candidates(hashes, least, np.full(len(least), MAX))
+            places = [there[begins[there] <= most[own]] for own, there in pairs]
+            return np.sort(np.concatenate(places)) if places else np.empty(0, np.intp)  # in the order they came
 
-        tables = [table for rows in (self._open, self._ended) for table in rows.take_out(touched)]
+        tables = [table for rows in among for table in rows.take_out(touched)]
         self._release()
         return pa.concat_tables(tables).combine_chunks() if tables else None
 
-    def _extract_shells(self, chosen: Callable[[pa.Table], Mask]) -> pa.Table | None:
-        self._shells, rows = split(self._shells, chosen)
-        return rows
+    def _add(self, rows: SortedRows, table: pa.Table) -> None:
+        if table.num_rows:
+            rows.add(table, self._hashes.wide(table), int64s(table.column(END)), np.zeros(table.num_rows, bool))
 
     def _put(self, table: pa.Table) -> None:
         import pyarrow as pa
@@ -315,8 +320,7 @@ class SessionWindows:
         self._next = min(self._next, int(self.rules.fires_at(ends).min()))
         for rows, mask in ((self._open, ~ended), (self._ended, ended)):
             if mask.any():
-                some = table if mask.all() else table.filter(pa.array(mask))
-                rows.add(some, self._hashes.wide(some), ends[mask], np.zeros(some.num_rows, bool))
+                self._add(rows, table if mask.all() else table.filter(pa.array(mask)))
 
     def _put_fired(self, table: pa.Table) -> None:
         """What stays of sessions that have fired: all rows, or none."""
@@ -329,7 +333,7 @@ class SessionWindows:
             return
         if not self.rules.accumulate:
             shells = table.select([LABEL, END, *self.keys])
-            self._shells.append(shells.group_by(shells.schema.names, use_threads=False).aggregate([]))
+            self._add(self._shells, shells.group_by(shells.schema.names, use_threads=False).aggregate([]))
             self._next = min(self._next, int(self.rules.cleaned_at(int64s(table.column(END))).min()))
         elif COUNT in table.schema.names:
             at = table.schema.get_field_index(COUNT)
@@ -338,12 +342,8 @@ class SessionWindows:
             self._put(table)
 
     def _clean(self) -> None:
-        def over(table: pa.Table) -> Mask:
-            return np.asarray(self.rules.cleaned_at(int64s(table.column(END))) <= self.watermark)
-
-        dropped = [table for table, _ in self._ended.expire(self._through(self.rules.lateness_us))]
-        for table in (*dropped, self._extract_shells(over)):
-            if table is not None:
+        for rows in (self._ended, self._shells):
+            for table, _ in rows.expire(self._through(self.rules.lateness_us)):
                 self._dirty[self._hashes.groups(table)] = True
 
     def restored(self, table: pa.Table) -> None:
@@ -351,23 +351,26 @@ class SessionWindows:
 
         if SHELL in table.schema.names:
             shell = table.column(SHELL)
-            self._shells.append(table.filter(shell).select([LABEL, END, *self.keys]))
+            self._add(self._shells, table.filter(shell).select([LABEL, END, *self.keys]))
             table = table.filter(pc.invert(shell)).drop_columns([SHELL])
         self._put(table)
 
-    def freeze(self) -> tuple[list[pa.Table], list[Callable[[], Any]]]:
-        """Tables of shells, and what gives those of state, as they are now."""
+    def freeze(self) -> tuple[list[Callable[[], Any]], list[Callable[[], Any]]]:
+        """What gives the tables of shells, and those of state, as they are now."""
         self.flush()
-        return list(self._shells), [run.frozen() for rows in (self._open, self._ended) for run in rows.runs]
+        shells, state = (self._shells,), (self._open, self._ended)
+        return tuple([run.frozen() for rows in some for run in rows.runs] for some in (shells, state))  # type: ignore
 
-    def thawed(self, shells: list[pa.Table], state: list[Callable[[], Any]]) -> Iterator[TableOfGroups]:
+    def thawed(self, shells: list[Callable[[], Any]], state: list[Callable[[], Any]]) -> Iterator[TableOfGroups]:
         """Tables of state of what :meth:`freeze` gave; from any thread, as :meth:`together`."""
         import pyarrow as pa
 
-        for is_shell, tables in ((False, (rows()[0] for rows in state)), (True, shells)):
-            for table in tables:
+        marks = self.rules.purges or bool(shells)  # those of a checkpoint may be there where no rule makes any
+        for is_shell, tables in ((False, state), (True, shells)):
+            for rows in tables:
+                table = rows()[0]
                 mark = pa.array(np.full(table.num_rows, is_shell))
-                yield table.append_column(SHELL, mark) if self.rules.purges else table, None
+                yield table.append_column(SHELL, mark) if marks else table, None
 
     def together(self, tables: list[pa.Table]) -> pa.Table:
         """One table of state."""
@@ -375,18 +378,21 @@ class SessionWindows:
 
         return pa.concat_tables(tables, promote_options="default")
 
+    @property
+    def _all_rows(self) -> tuple[SortedRows, SortedRows, SortedRows]:
+        return self._open, self._ended, self._shells
+
     def size(self) -> tuple[int, int]:
         """Rows and bytes of the state."""
-        tables = [*self._pending, *self._shells]
-        rows = sum(table.num_rows for table in tables) + len(self._open) + len(self._ended)
-        return rows, sum(table.nbytes for table in tables) + self._open.nbytes + self._ended.nbytes
+        rows = sum(table.num_rows for table in self._pending) + sum(map(len, self._all_rows))
+        return rows, sum(each.nbytes for each in (*self._pending, *self._all_rows))
 
     def _release(self) -> None:
-        for rows in (self._open, self._ended):
+        for rows in self._all_rows:
             rows.release()
 
     def file_bytes(self) -> int:
-        return self._open.file_bytes() + self._ended.file_bytes()
+        return sum(rows.file_bytes() for rows in self._all_rows)
 
     def windows(self) -> int:
         """How many sessions are open, but for those that have pending rows alone."""
@@ -394,19 +400,3 @@ class SessionWindows:
             return len(self._open) + len(self._ended)
         columns = [LABEL, END, *self.keys]
         return sum(t.group_by(columns, use_threads=False).aggregate([]).num_rows for t in self._tables())
-
-
-def split(tables: list[pa.Table], chosen: Callable[[pa.Table], Mask]) -> tuple[list[pa.Table], pa.Table | None]:
-    """What is left of the tables, and the rows that are chosen."""
-    import pyarrow as pa
-
-    rest, pieces = [], []
-    for table in tables:
-        mask = chosen(table)
-        if not mask.any():
-            rest.append(table)
-            continue
-        pieces.append(table.filter(pa.array(mask)))
-        if not mask.all():
-            rest.append(table.filter(pa.array(~mask)))
-    return [table for table in rest if table.num_rows], pa.concat_tables(pieces).combine_chunks() if pieces else None

@@ -52,11 +52,11 @@ class WindowJoin(Join):
         self._kind = pa.timestamp("us", getattr(left.schema.field(left.time).type, "tz", None))
         names = ("window_start", "window_end")
         super().__init__(left, right, how, groups, keep_late, [pa.field(name, self._kind) for name in names])
-        spill = self._spill(memory_bytes, spill_directory)
+        spill = self._spill(memory_bytes, spill_directory, 2)
         self._state = Runs(as_they_are, spill), Runs(as_they_are, spill)  # by the pane of each row
 
-    def rows(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Rows of the left (0) or right (1) input; nothing goes out."""
+    def _rows(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Nothing goes out before the watermark rises."""
         import pyarrow as pa
 
         assigner = self.assigner
@@ -73,23 +73,18 @@ class WindowJoin(Join):
             if not inside.all():
                 table, panes = table.filter(pa.array(inside)), panes[inside]
             self._keep(side, table.set_column(0, LABEL, pa.array(panes)))
-        return iter(())
+        yield from ()
 
-    def watermark(self, us: int) -> Iterator[pa.RecordBatch]:
-        """A watermark: the pairs of the windows that end with it, in the order of windows."""
-        if us <= self.current:
-            return
-        before, self.current = self.current, us
+    def _advance(self, before: int) -> Iterator[pa.RecordBatch]:
+        """The pairs of the windows that end with the watermark, in the order of windows."""
         assigner = self.assigner
         panes = np.union1d(*(rows.labels()[0] for rows in self._state))
-        windows = np.unique(assigner.windows(panes)[1])
-        ends = assigner.ends(windows)
-        for window in windows[(ends - 1 > before) & (ends - 1 <= us)].tolist():
+        for window in assigner.ended(panes, before, self.current).tolist():
             for left, right in self._parts(window, window + assigner.size):
                 yield from self._joined(window, left, right)
                 for rows in self._state:
                     rows.release()
-        over = panes[assigner.ends(assigner.last_windows(panes)) - 1 <= us]
+        over = panes[assigner.ends(assigner.last_windows(panes)) - 1 <= self.current]
         if len(over):
             for rows in self._state:
                 for table, groups in rows.drop(int(over[0]), int(over[-1]) + 1):

@@ -24,6 +24,7 @@ from fastbuf.event_time.zones import Zone
 Times = NDArray[np.int64]
 MOST_US = 1 << 60  #: of sizes and gaps, and of times, before 1970 and after: 36,000 years
 MOST_OVERLAP = 100_000  #: windows that one row may be in
+MOST_SHIFT_US = 26 * 3_600_000_000  #: more than the time of any zone is from UTC
 
 
 class Window(NamedTuple):
@@ -76,6 +77,23 @@ class Aligned:
         labels = self.last_windows(panes)[:, None] - back
         inside = labels + self.size > panes[:, None]
         return np.nonzero(inside)[0], labels[inside]
+
+    def ended(self, panes: Times, before: int, now: int) -> Times:
+        """The labels, in order, of the windows with one of these panes that end as the watermark rises to `now`.
+
+        Others are not made: of an hour by a second each pane has 3,600.
+        """
+        margin = 0 if self.zone is None else MOST_SHIFT_US
+        bounds = before + 1 - self.size - margin, now + 1 - self.size + margin  # of labels that end so
+        least, most = (max(-4 * MOST_US, min(bound, 4 * MOST_US)) for bound in bounds)
+        low, high = np.maximum(panes - self.size + 1, least), np.minimum(panes, most)
+        first = -((self.offset - low) // self.slide)  # of the multiples of slide, rounded up
+        counts = np.maximum((high - self.offset) // self.slide - first + 1, 0)
+        ends = np.cumsum(counts)
+        steps = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
+        labels = np.unique((np.repeat(first, counts) + steps) * self.slide + self.offset)
+        at = self.ends(labels) - 1
+        return labels[(at > before) & (at <= now)]
 
     def starts(self, labels: Times) -> Times:
         """When the windows of these labels start."""

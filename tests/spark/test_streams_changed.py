@@ -137,13 +137,13 @@ class Others(Timed):
             yield rows.select(["at", "k", "w"]), at
 
 
-def joined(size: str, other: str = "w2") -> Callable[[Any], Any]:
+def joined(size: str, other: str = "w2", how: str = "inner") -> Callable[[Any], Any]:
     """With the rows of a second source."""
 
     def stream(rows: Any) -> Any:
         second = fbs.stream(rows._spark, Others(1, 400, 0.02), f"at2 timestamp, k long, {other} long", tasks=1)
         one, two = rows.with_watermark("at"), second.with_watermark("at2")
-        return one.group_by("k", partitions=1).window_join(two.group_by("k"), size, name="n")
+        return one.group_by("k", partitions=1).window_join(two.group_by("k"), size, how=how, name="n")
 
     return stream
 
@@ -162,6 +162,7 @@ SUM, MAX = [("v", "sum")], [("v", "max")]
                 "zone=None.*zone=Zone..Europe/Berlin": windows("1 hour", SUM, zone="Europe/Berlin"),
                 r"aggregates: \['v sum'\], now \['v max'\]": windows("1 hour", MAX),
                 r"now \['w sum'\]": windows("1 hour", [("w", "sum")]),
+                "accumulate: True, now False": windows("1 hour", SUM, accumulate=False),
                 r"keys: \['k int64'\], now \['j int64'\]": windows("1 hour", SUM, key="j"),
                 "verb: windows, now running agg_arrow": running(SUM),
             },
@@ -178,7 +179,11 @@ SUM, MAX = [("v", "sum")], [("v", "max")]
         ),
         (
             joined("1 hour"),
-            {"size=3600000000.*size=7200000000": joined("2 hours"), "w2 int64.*now.*w3 int64": joined("1 hour", "w3")},
+            {
+                "size=3600000000.*size=7200000000": joined("2 hours"),
+                "w2 int64.*now.*w3 int64": joined("1 hour", "w3"),
+                "how: inner, now left": joined("1 hour", how="left"),
+            },
         ),
         (
             processed("k"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastbuf.errors import ConfigError
@@ -209,10 +210,10 @@ class StreamGroups:
             other, window_join(_aligned(size, slide, offset, zone), how), f"join in windows of {size}", name
         )
 
-    def _joined(self, other: StreamGroups, make: Callable[..., Any], words: str, name: str | None) -> Stream:
-        from fastbuf.event_time.joins import Side
+    def _joined(self, other: StreamGroups, make: partial[Any], words: str, name: str | None) -> Stream:
+        from fastbuf.event_time.joins import LEFT, RIGHT, Side
         from fastbuf_spark.driver.file_types import of_arrow
-        from fastbuf_spark.streams.joins import LEFT, RIGHT, JoinSpec, OfSide, both_schema, key_places
+        from fastbuf_spark.streams.joins import JoinSpec, OfSide, both_schema, key_places
 
         if not isinstance(other, StreamGroups):
             raise ConfigError(f"{words}: give the other stream's group_by(...), not a {type(other).__name__}")

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.event_time.arrow_rows import words_of
 from fastbuf.event_time.interval_join import IntervalJoin
-from fastbuf.event_time.joins import FrozenJoin, Side
-from fastbuf.event_time.watermarks import MIN, in_microseconds
+from fastbuf.event_time.joins import Side
 from fastbuf.event_time.window_join import WindowJoin
 from fastbuf.event_time.windows import Aligned
+from fastbuf_spark.streams.event_time_rows import EventTimeRows
 from fastbuf_spark.worker.nameless import local_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SIDE = "__side"
-LEFT, RIGHT = 0, 1
 
 
 def both_schema(left: pa.Schema, right: pa.Schema) -> pa.Schema:
@@ -68,7 +67,7 @@ class JoinSpec:
     """
 
     sides: tuple[Side, Side]
-    make: Callable[..., Any]
+    make: partial[Any]
     memory_bytes: int | None = None
     spill_directory: str = ""
 
@@ -81,8 +80,8 @@ class JoinSpec:
             f"side {number}": {"columns": words_of(side.schema), "keys": list(side.keys), "time": side.time}
             for number, side in enumerate(self.sides, 1)
         }
-        windows = [str(each) for each in self.make.args if isinstance(each, Aligned)]  # type: ignore[attr-defined]
-        return {"verb": "join", "windows": windows, **own}
+        windows = [str(each) for each in self.make.keywords.values() if isinstance(each, Aligned)]
+        return {"verb": "join", "windows": windows, "how": self.make.keywords["how"], **own}
 
     def schema(self) -> pa.Schema:
         """Of the results."""
@@ -90,24 +89,18 @@ class JoinSpec:
         return schema
 
 
-class JoinedRows:
+class JoinedRows(EventTimeRows):
     """See :class:`~fastbuf_spark.streams.operators.KeyedOperator`."""
 
     def __init__(self, spec: JoinSpec) -> None:
         self._spec = spec
-        self._join: Any = None
 
     def open(self, key_groups: int) -> None:
         spec = self._spec
         directory = spec.spill_directory or local_directory()
-        self._join = spec.make(
+        self._operator = spec.make(
             *spec.sides, groups=key_groups, memory_bytes=spec.memory_bytes, spill_directory=directory
         )
-
-    def begin(self, mark_ms: int) -> None:
-        """All groups are restored; the task's watermark was this."""
-        if mark_ms != MIN:
-            self._join.restore_state([{"watermark": in_microseconds(mark_ms)}])
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -119,63 +112,18 @@ class JoinedRows:
             rows = batch if pc.all(mine).as_py() else batch.filter(mine)
             if rows.num_rows:
                 columns = rows.columns[first : first + len(side.schema)]
-                yield from self._join.rows(number, pa.RecordBatch.from_arrays(columns, schema=side.schema))
+                yield from self._operator.rows(number, pa.RecordBatch.from_arrays(columns, schema=side.schema))
             first += len(side.schema)
 
-    def watermark(self, time_ms: int) -> Iterable[pa.RecordBatch]:
-        results: Iterable[pa.RecordBatch] = self._join.watermark(in_microseconds(time_ms))
-        return results
 
-    def processing_time(self, now_ms: int) -> Iterable[pa.RecordBatch]:
-        return ()
-
-    def end(self) -> Iterable[pa.RecordBatch]:
-        return ()  # the watermark has come to its end before
-
-    def freeze(self, more: frozenset[int]) -> Mapping[int, Callable[[], bytes]]:
-        frozen = self._join.freeze()
-        return {group: partial(_encoded, frozen, group) for group in sorted(more | set(frozen.dirty))}
-
-    def thaw(self) -> None:
-        pass  # its tables are never changed in place
-
-    def restore(self, group: int, data: bytes) -> None:
-        self._join.restore(group, data)
-
-    def figures(self) -> dict[str, Any]:
-        figures = self._join.figures()
-        sizes = {"state_bytes": figures["bytes"], "spilled_bytes": figures["file_bytes"]}
-        return {"state_rows": figures["rows"], **sizes, "late_rows": figures["late_rows"]}
-
-    def close(self) -> None:
-        pass
-
-
-def _encoded(frozen: FrozenJoin, group: int) -> bytes:
-    import pyarrow as pa
-
-    data = frozen.group(group)
-    reader = pa.BufferReader(data)
-    rows = sum(pa.ipc.open_stream(reader).read_all().num_rows for _ in (LEFT, RIGHT))
-    return data if rows else b""
-
-
-def interval_join(lower_us: int, upper_us: int, how: str) -> Callable[..., Any]:
+def interval_join(lower_us: int, upper_us: int, how: str) -> partial[Any]:
     """Makes an :class:`IntervalJoin` of sides."""
-    return partial(_interval, lower_us, upper_us, how)
+    return partial(IntervalJoin, lower_us=lower_us, upper_us=upper_us, how=how)
 
 
-def _interval(lower_us: int, upper_us: int, how: str, left: Side, right: Side, **more: Any) -> IntervalJoin:
-    return IntervalJoin(left, right, lower_us, upper_us, how=how, **more)
-
-
-def window_join(assigner: Any, how: str) -> Callable[..., Any]:
+def window_join(assigner: Any, how: str) -> partial[Any]:
     """Makes a :class:`WindowJoin` of sides."""
-    return partial(_window, assigner, how)
-
-
-def _window(assigner: Any, how: str, left: Side, right: Side, **more: Any) -> WindowJoin:
-    return WindowJoin(left, right, assigner, how=how, **more)
+    return partial(WindowJoin, assigner=assigner, how=how)
 
 
 def key_places(schema: pa.Schema, keys: Sequence[str], side: int) -> tuple[str, ...]:

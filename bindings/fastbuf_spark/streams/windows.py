@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastbuf.event_time.arrow_rows import words_of
-from fastbuf.event_time.operator import Frozen, WindowOperator
+from fastbuf.event_time.operator import WindowOperator
 from fastbuf.event_time.rules import Trigger
-from fastbuf.event_time.watermarks import MIN, in_microseconds
+from fastbuf_spark.streams.event_time_rows import EventTimeRows
 from fastbuf_spark.worker.nameless import local_directory
 
 if TYPE_CHECKING:
@@ -52,8 +51,8 @@ class WindowSpec:
     def description(self) -> dict[str, Any]:
         """What its state is of."""
         keys = words_of(self.input_schema.field(key) for key in self.keys)
-        state = self.operator(1).description()
-        return {"verb": "windows", "keys": keys, "time": self.time, "windows": str(self.assigner), **state}
+        state = {"windows": str(self.assigner), "accumulate": self.accumulate, **self.operator(1).description()}
+        return {"verb": "windows", "keys": keys, "time": self.time, **state}
 
     def operator(self, key_groups: int) -> WindowOperator:
         """A new operator."""
@@ -74,20 +73,14 @@ class WindowSpec:
         )
 
 
-class WindowedRows:
+class WindowedRows(EventTimeRows):
     """See :class:`~fastbuf_spark.streams.operators.KeyedOperator`."""
 
     def __init__(self, spec: WindowSpec) -> None:
         self._spec = spec
-        self._operator: Any = None
 
     def open(self, key_groups: int) -> None:
         self._operator = self._spec.operator(key_groups)
-
-    def begin(self, mark_ms: int) -> None:
-        """All groups are restored; the task's watermark was this."""
-        if mark_ms != MIN:
-            self._operator.restore_state([{"watermark": in_microseconds(mark_ms)}])
 
     def rows(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         if not self._spec.time:
@@ -98,7 +91,7 @@ class WindowedRows:
         return self._shown(self._operator.rows(batch))
 
     def watermark(self, time_ms: int) -> Iterable[pa.RecordBatch]:
-        return self._shown(self._operator.watermark(in_microseconds(time_ms)))
+        return self._shown(super().watermark(time_ms))
 
     def processing_time(self, now_ms: int) -> Iterable[pa.RecordBatch]:
         return self._shown(self._operator.processing_time(now_ms))
@@ -112,36 +105,6 @@ class WindowedRows:
         """The rows that were too late since the last call."""
         late, self._operator.late = self._operator.late, []
         return list(late)
-
-    def end(self) -> Iterable[pa.RecordBatch]:
-        return ()  # the watermark has come to its end before
-
-    def freeze(self, more: frozenset[int]) -> Mapping[int, Callable[[], bytes]]:
-        frozen = self._operator.freeze()
-        return {group: partial(_encoded, frozen, group) for group in sorted(more | set(frozen.dirty))}
-
-    def thaw(self) -> None:
-        pass  # its tables are never changed in place
-
-    def restore(self, group: int, data: bytes) -> None:
-        self._operator.restore(group, data)
-
-    def figures(self) -> dict[str, Any]:
-        figures = self._operator.figures()
-        counts = {"windows": figures["windows"], "late_rows": figures["late_rows"], "state_rows": figures["rows"]}
-        sizes = {"state_bytes": figures["bytes"], "spilled_bytes": figures["file_bytes"]}
-        return {**counts, **sizes, "null_times": figures["null_times"]}
-
-    def close(self) -> None:
-        pass
-
-
-def _encoded(frozen: Frozen, group: int) -> bytes:
-    import pyarrow as pa
-
-    data = frozen.group(group)
-    with pa.ipc.open_stream(data) as reader:
-        return data if any(batch.num_rows for batch in reader) else b""
 
 
 def _with_time(schema: pa.Schema) -> pa.Schema:

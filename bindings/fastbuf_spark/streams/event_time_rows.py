@@ -1,0 +1,53 @@
+"""What the operators of event time are to a task: windows and joins of :mod:`fastbuf.event_time` alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.event_time.watermarks import MIN, in_microseconds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class EventTimeRows:
+    """The base of both; ``open`` sets the operator.  See :class:`~fastbuf_spark.streams.operators.KeyedOperator`."""
+
+    _operator: Any
+
+    def begin(self, mark_ms: int) -> None:
+        """All groups are restored; the task's watermark was this."""
+        if mark_ms != MIN:
+            self._operator.restore_state([{"watermark": in_microseconds(mark_ms)}])
+
+    def watermark(self, time_ms: int) -> Iterable[pa.RecordBatch]:
+        results: Iterable[pa.RecordBatch] = self._operator.watermark(in_microseconds(time_ms))
+        return results
+
+    def processing_time(self, now_ms: int) -> Iterable[pa.RecordBatch]:
+        return ()
+
+    def end(self) -> Iterable[pa.RecordBatch]:
+        return ()  # the watermark has come to its end before
+
+    def freeze(self, more: frozenset[int]) -> Mapping[int, Callable[[], bytes]]:
+        frozen = self._operator.freeze()
+        return {group: partial(frozen.group, group) for group in sorted(more | set(frozen.dirty))}
+
+    def thaw(self) -> None:
+        pass  # its tables are never changed in place
+
+    def restore(self, group: int, data: bytes) -> None:
+        self._operator.restore(group, data)
+
+    def figures(self) -> dict[str, Any]:
+        figures = self._operator.figures()
+        windows = {"windows": figures["windows"]} if "windows" in figures else {}
+        sizes = {"state_bytes": figures["bytes"], "spilled_bytes": figures["file_bytes"]}
+        counts = {name: figures[name] for name in ("late_rows", "null_times")}
+        return {**windows, "state_rows": figures["rows"], **sizes, **counts}
+
+    def close(self) -> None:
+        pass
