@@ -123,7 +123,8 @@ def test_nexmark(spark: Any, flink: Flink | None, tmp_path: Path, in_turn: Any, 
     def ours(nexmark: Nexmark) -> tuple[float, float, int]:
         out = QUERIES[query](Input(spark, nexmark)).map_in_arrow(counted, "n long")
         sink, begin, before = fbs.to_memory(), time.perf_counter(), cpu_s(os.getpid())
-        stream = out.write_stream(sink, tempfile.mkdtemp(dir=tmp_path), every=1.0)
+        mode = "update" if query == "q4" else "append"  # running results
+        stream = out.write_stream(sink, tempfile.mkdtemp(dir=tmp_path), every=1.0, output_mode=mode)
         assert stream.await_termination(1800)
         assert stream.status["state"] == "finished"
         used = time.perf_counter() - begin, cpu_s(os.getpid()) - before

@@ -87,12 +87,13 @@ class RunningSum:
     def close(self) -> None: ...
 
 
-def ran(out: Any, folder: Path) -> float:
+def ran(out: Any, folder: Path, mode: str = "append") -> float:
     """What a stream of ours takes to its end."""
     import fastbuf_spark as fbs
 
     result, begin = fbs.to_memory(), time.perf_counter()
-    query = out.map_in_arrow(counted, "n long").write_stream(result, tempfile.mkdtemp(dir=folder), every=1.0)
+    counts = out.map_in_arrow(counted, "n long")
+    query = counts.write_stream(result, tempfile.mkdtemp(dir=folder), every=1.0, output_mode=mode)
     assert query.await_termination(600)
     assert query.status["state"] == "finished"
     seconds = time.perf_counter() - begin
@@ -173,7 +174,7 @@ def test_running_sum(spark: Any, tmp_path: Path, in_turn: Any) -> None:
 
     def ours(rows: int, work: Callable[[Any], Any]) -> float:
         numbers = fbs.stream_rate(spark, 0, rows=rows, tasks=1).map_in_arrow(keyed, PAIRS)
-        return ran(work(numbers.group_by("k", partitions=1)), tmp_path)
+        return ran(work(numbers.group_by("k", partitions=1)), tmp_path, "update")
 
     def by_spark(rows: int, work: Callable[[Any], Any]) -> float:
         return spark_ran(spark, rows, tmp_path, work)

@@ -73,7 +73,10 @@ class Join(Keyed):
         self.schema = pa.schema([*extra, *fields])
         twice = sorted({name for name in self.schema.names if self.schema.names.count(name) > 1})
         if twice:
-            raise SchemaError(f"both sides of the join have {', '.join(map(repr, twice))}: rename one before")
+            raise SchemaError(
+                f"both sides of the join have {', '.join(map(repr, twice))}: rename one before, in a stream as "
+                f"select(..., {twice[0]}2=pc.field({twice[0]!r})), for a time in front of with_watermark"
+            )
         self.late: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
         self.current = MIN
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.streaming import StatefulProcessor
 from test_streams_ends import seen, until
@@ -239,9 +240,15 @@ def test_another_time_zone_of_the_session(spark: Any, tmp_path: Path, verb: str)
             stream = groups.agg_arrow([("at", "max"), ([], "count_all")], name="n")
         else:
             stream = rows.group_by("hour", partitions=1).transform_with_state(Count(), "n long", arrow=True, name="n")
-        return stream.write_stream(sink, tmp_path / "chk", every=0.1)
+        return stream.write_stream(sink, tmp_path / "chk", every=0.1, output_mode=mode)
 
-    sink = fbs.to_parquet(tmp_path / "out")
+    (tmp_path / "out").mkdir()
+
+    def save(table: pa.Table, batch_id: int) -> None:
+        pq.write_table(table, tmp_path / "out" / f"{batch_id}.parquet")
+
+    mode = "update" if verb == "running" else "append"
+    sink = fbs.to_function(save) if verb == "running" else fbs.to_parquet(tmp_path / "out")
     query = start(Hours(1, 300, 0.05, step=5), sink)
     until(lambda: query.progress()["stages"][1]["rows_in"] >= 40 and seen(query) >= 2)
     query.stop()

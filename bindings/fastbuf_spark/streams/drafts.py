@@ -30,6 +30,8 @@ class Draft:
     words: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     time: TimeSpec | None = None
+    computed: tuple[Link, ...] = ()  #: select and filter before event time
+    computes: bool = True  #: whether all links are such
     inputs: tuple[int, ...] = ()  #: the stages that it reads from
 
 

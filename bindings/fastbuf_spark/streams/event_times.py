@@ -6,6 +6,7 @@ users' functions it goes on only where their output is drained: at a barrier, an
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -116,8 +117,22 @@ class SourceTime:
         #: Of the column with times, the least ones of splits that are new since; the task sets it
         self.least: Callable[[str], Mapping[str, int]] = lambda column: {}
         self._paused: list[str] = []
-        self.is_listed = False  # a task without splits is not idle before: it may yet get older rows than all others
+        # A task without splits is not idle before: it may yet get older rows than all others.  Nor is one of a source
+        # that has had no split at all, for as long as a split may be without rows.
+        self._listed_at = math.inf
+        self._any_yet = False
         self.others = MAX  # the least watermark of the other tasks that are aligned, as the driver told last
+
+    def listed(self, any_yet: bool) -> None:
+        """The source has been listed; whether it has had a split, for any task."""
+        self._listed_at = min(self._listed_at, time.monotonic())
+        self._any_yet |= any_yet
+
+    def _may_be_idle(self, now: float) -> bool:
+        if self._any_yet:
+            return self._listed_at < math.inf
+        idle_s = None if self._spec is None else self._spec.idle_s
+        return idle_s is not None and now - self._listed_at >= idle_s
 
     def assign(self, splits: Iterable[str]) -> None:
         """Further splits; the first call has those that were restored."""
@@ -169,7 +184,7 @@ class SourceTime:
             for split, least in self.least(self._column).items():
                 self._marks.expect(split, least)
             mark, idle = self._marks.current(now)
-            self._news.idle = idle and self.is_listed
+            self._news.idle = idle and self._may_be_idle(now)
             if mark is not None and mark != MAX:
                 self._news.mark = max(self._news.mark, mark)
         return self._news.is_due

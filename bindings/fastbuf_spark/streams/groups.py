@@ -140,10 +140,9 @@ class StreamGroups:
 
     def _time(self, words: str) -> str:
         """The column of ``with_watermark``."""
-        times = sorted({draft.time.column for draft in self._before._drafts if draft.time is not None})
-        names = self._before.schema.names
-        if len(times) > 1:
-            raise ConfigError(f"{words} go by one time, and the sources have {times}: say which, as time={times[0]!r}")
+        times, names = _times(self._before), self._before.schema.names
+        if len(times) > 1 and (here := [name for name in times if name in names]):
+            raise ConfigError(f"{words} go by one time, and the sources have {times}: say which, as time={here[0]!r}")
         if times[0] not in names:
             raise ConfigError(
                 f"{words} go by the column {times[0]!r} of with_watermark, which what is before group_by leaves out: "
@@ -158,6 +157,7 @@ class StreamGroups:
         upper: float | str | None,
         *,
         how: str = "inner",
+        time: tuple[str | None, str | None] = (None, None),
         name: str | None = None,
     ) -> Stream:
         """Join rows of two streams with equal keys, the other's from ``lower`` to ``upper`` behind this one's.
@@ -172,6 +172,9 @@ class StreamGroups:
             without any bound no row is late.
         how
             "inner", "left", "right" or "full": rows without a partner go out when none can come any more.
+        time
+            The columns of this one's and of the other's times; None: that of ``with_watermark``, where there is one.
+            A stream that is joined itself has two.
         name
             Of its state in checkpoints.
 
@@ -186,7 +189,7 @@ class StreamGroups:
         lower_us = -MOST_US if lower is None else _signed_micros("lower", lower)
         upper_us = MOST_US if upper is None else _signed_micros("upper", upper)
         join = interval_join(lower_us, upper_us, how)
-        return self._joined(other, join, "interval join", name)
+        return self._joined(other, join, "interval join", time, name)
 
     def window_join(
         self,
@@ -197,6 +200,7 @@ class StreamGroups:
         offset: float | str = 0.0,
         zone: str | None = None,
         how: str = "inner",
+        time: tuple[str | None, str | None] = (None, None),
         name: str | None = None,
     ) -> Stream:
         """Join rows of two streams with equal keys in the same window; they go out when it ends.
@@ -206,27 +210,36 @@ class StreamGroups:
         """
         from fastbuf_spark.streams.joins import window_join
 
-        return self._joined(
-            other, window_join(_aligned(size, slide, offset, zone), how), f"join in windows of {size}", name
-        )
+        join = window_join(_aligned(size, slide, offset, zone), how)
+        return self._joined(other, join, f"join in windows of {size}", time, name)
 
-    def _joined(self, other: StreamGroups, make: partial[Any], words: str, name: str | None) -> Stream:
+    def _joined(
+        self,
+        other: StreamGroups,
+        make: partial[Any],
+        words: str,
+        times: tuple[str | None, str | None],
+        name: str | None,
+    ) -> Stream:
         from fastbuf.event_time.joins import LEFT, RIGHT, Side
         from fastbuf_spark.driver.file_types import of_arrow
         from fastbuf_spark.streams.joins import JoinSpec, OfSide, both_schema, key_places
 
         if not isinstance(other, StreamGroups):
             raise ConfigError(f"{words}: give the other stream's group_by(...), not a {type(other).__name__}")
+        if not isinstance(times, tuple | list) or len(times) != 2:
+            raise ConfigError(f"time is {times!r}: name two columns, this stream's and the other's")
         sides, shapes = [], []
-        for each in (self, other):
-            times = sorted({draft.time.column for draft in each._before._drafts if draft.time is not None})
-            shape = each._before._arrow(each._before.schema)
-            if len(times) != 1 or times[0] not in shape.names:
-                raise ConfigError(
-                    f"{words} goes by event time: with_watermark names a column of each side; here {times}"
-                )
+        for each, asked in zip((self, other), times, strict=True):
             _check_times(each._before, words)
-            sides.append(Side(shape, list(each._keys), times[0]))
+            shape, marks = each._before._arrow(each._before.schema), _times(each._before)
+            column = asked or marks[0]
+            if column not in shape.names or (asked is None and len(marks) > 1):
+                raise ConfigError(
+                    f"{words} goes by one time of each side; here with_watermark names {marks}, and the columns are "
+                    f"{shape.names}: say which, as time=('of this one', 'of the other')"
+                )
+            sides.append(Side(shape, list(each._keys), column))
             shapes.append(shape)
         both = both_schema(*shapes)
         schema = of_arrow(both)
@@ -334,6 +347,11 @@ class StreamGroups:
         stream = self._before._exchange(label, self._keys, self._partitions, operator)
         last = dataclasses.replace(stream._drafts[-1], schema=schema, words=(words,) if words else ())
         return Stream(self._before._spark, (*stream._drafts[:-1], last), stream._conf)
+
+
+def _times(stream: Stream) -> list[str]:
+    """The columns of ``with_watermark``."""
+    return sorted({draft.time.column for draft in stream._drafts if draft.time is not None})
 
 
 def _check_times(stream: Stream, words: str) -> None:

@@ -28,11 +28,13 @@ class TaskStart(FromDriver):
 class AddSplits(FromDriver):
     """To a source: further splits, by name and offset; ``last``: there will be no more.
 
-    The first says that the source has been listed, even if it has no splits.
+    The first says that the source has been listed, even if it has no splits; ``any_yet``: whether it has had some, for
+    any of its tasks.
     """
 
     splits: tuple[tuple[str, Any], ...]
     last: bool = False
+    any_yet: bool = True
 
 
 @dataclass(frozen=True)

@@ -267,7 +267,7 @@ class StreamRun:
                     self._fail(f"the source {shares.source.name} cannot list its splits: {error}", True)
                     return
                 for task, some in shares.add([(split.name, split.offset) for split in splits], state).items():
-                    self._send(self.tasks[task].connection, messages.AddSplits(tuple(some)))
+                    self._send(self.tasks[task].connection, messages.AddSplits(tuple(some), any_yet=shares.any_yet))
                 self._tell_last(shares)
             case _JobEnded(error):
                 if self._is_done() and not error:  # else rows of the last checkpoint may not be committed
@@ -360,7 +360,7 @@ class StreamRun:
             self._send(view.connection, start)
         for shares in self._splits.values():
             for number in shares.tasks if shares.is_listed else ():
-                self._send(self.tasks[number].connection, messages.AddSplits(()))
+                self._send(self.tasks[number].connection, messages.AddSplits((), any_yet=shares.any_yet))
             self._tell_last(shares)
         if self._draining:
             self.drain()
@@ -368,7 +368,7 @@ class StreamRun:
     def _tell_last(self, shares: SplitShares) -> None:
         if shares.is_last and not self._missing():
             for number in shares.tasks:
-                self._send(self.tasks[number].connection, messages.AddSplits((), last=True))
+                self._send(self.tasks[number].connection, messages.AddSplits((), True, shares.any_yet))
 
     def _sources(self) -> list[int]:
         """The tasks that read splits."""

@@ -19,6 +19,8 @@ from fastbuf_spark.streams.keyed_table import KeyedTable
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from fastbuf_spark.streams.windows import WindowSpec
+
 TOUCHED = "__touched_ms"  #: column of the state: when a key last had rows, where state has a time to live
 SWEEP_S = 1.0
 
@@ -60,6 +62,7 @@ class RunningSpec:
     keys: tuple[str, ...]
     input_schema: pa.Schema
     pairs: tuple[tuple[str, str], ...]
+    windows: WindowSpec  #: the same in other output modes than "update"
 
     def __call__(self) -> Running:
         return Running(self)

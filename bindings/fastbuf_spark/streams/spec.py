@@ -54,7 +54,10 @@ class StreamStage:
     chain: Chain = field(default_factory=Chain)
     opened: tuple[Any, ...] = ()
     keys: tuple[str, ...] = ()
-    time: Any = None  #: of a source: the event-time strategy of its rows, see streams/watermarks.py
+    time: Any = None  #: of a source: the event-time strategy of its rows, see streams/event_times.py
+    computed: Chain | None = (
+        None  #: of a source: what select and filter do with each batch before its time is looked at
+    )
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ class SplitShares:
         Whether no more splits are to come.
     is_listed
         Whether the source has been listed in this run.
+    any_yet
+        Whether it has had a split, in this run or before.
     """
 
     def __init__(self, source: StreamSource, tasks: range, restored: Mapping[str, Any] | None) -> None:
@@ -37,6 +39,7 @@ class SplitShares:
         self.tasks = tasks
         self.state: Any = last.get("state")
         self.is_last = self.is_listed = False
+        self.any_yet = bool(last.get("any", restored is not None))  # older checkpoints do not say
         self._begun = False
         self._open: dict[str, Any] = dict(last.get("open", {}))  # where each that has not ended was begun
         self._owners: dict[str, int] = {}
@@ -54,12 +57,13 @@ class SplitShares:
     def add(self, splits: Iterable[tuple[str, Any]], state: Any) -> dict[int, Share]:
         """Splits that were found: each goes to the task that has the fewest; what is to be sent to tasks now.
 
-        All tasks are told of the first ones: until then they do not know that they have none.
+        All tasks are told of the first listing, and of the first ones: until then they do not know that they have none.
         """
         self.state = state
         self.is_last = self.is_last or self.source.bounded
-        is_first, self.is_listed = not self.is_listed, True
         fresh = list(splits)
+        is_first = not self.is_listed or (bool(fresh) and not self.any_yet)
+        self.is_listed, self.any_yet = True, self.any_yet or bool(fresh)
         self._open.update(fresh)
         if not self._begun:
             return {}
@@ -78,7 +82,7 @@ class SplitShares:
         """What a checkpoint keeps: a split of which no task says anything is where it was begun."""
         gone = set(ended)
         opened = {name: offsets.get(name, offset) for name, offset in self._open.items() if name not in gone}
-        return {"open": opened, "state": self.state}
+        return {"open": opened, "state": self.state, "any": self.any_yet}
 
     def end(self, names: Iterable[str]) -> None:
         """These have ended before a checkpoint that is complete."""

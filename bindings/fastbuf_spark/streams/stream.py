@@ -24,6 +24,7 @@ from fastbuf_spark.streams.drafts import Draft, seconds_of
 from fastbuf_spark.streams.event_times import TimeSpec
 from fastbuf_spark.streams.joins import JoinSpec
 from fastbuf_spark.streams.query import CheckpointConf, StreamingQuery, check_slots
+from fastbuf_spark.streams.running import RunningSpec
 from fastbuf_spark.streams.sink import Sink
 from fastbuf_spark.streams.spec import Output, StreamSpec, StreamStage
 from fastbuf_spark.streams.task import LATE, RESULTS
@@ -75,14 +76,15 @@ class Stream:
         watermark: str = "split",
         align: float | str | None = None,
     ) -> Stream:
-        """Say which column has the time of rows, and how late they may come; directly behind the source.
+        """Say which column has the time of rows, and how late they may come; behind the source, or select and filter.
 
         Each split has a watermark of its own, the greatest time less the delay; the stream's is the least of them.
 
         Parameters
         ----------
         column
-            A timestamp.
+            A timestamp.  ``select`` makes one of other types: of milliseconds since 1970
+            ``pc.field("ms").cast(pa.timestamp("ms", "UTC"))``.
         delay
             How far behind the greatest time so far of its split a row may come: seconds, or text with a unit.
         idle
@@ -101,16 +103,19 @@ class Stream:
         from fastbuf.event_time.watermarks import BoundedOutOfOrderness
 
         first = self._drafts[0]
-        if len(self._drafts) > 1 or first.links:
+        if len(self._drafts) > 1 or not first.computes:
             raise ConfigError(
-                "with_watermark stands behind functions or a shuffle: call it directly behind the source, where the "
-                "rows of each split still come in their order"
+                "with_watermark stands behind functions or a shuffle: call it behind the source, or behind its select "
+                "and filter, where the rows of each split still come in their order"
             )
         if column not in self.schema.names:
             raise ConfigError(f"with_watermark: {column!r} is no column of {self.schema.names}")
         kind = self.schema[column].dataType
         if not isinstance(kind, TimestampType | TimestampNTZType):
-            raise ConfigError(f"with_watermark: column {column!r} is {kind.simpleString()}: it must be a timestamp")
+            raise ConfigError(
+                f"with_watermark: column {column!r} is {kind.simpleString()}: it must be a timestamp; select makes one "
+                "before, as of milliseconds: select(..., t=pc.field('ms').cast(pa.timestamp('ms', 'UTC')))"
+            )
         if watermark not in WATERMARKS:
             raise ConfigError(f"watermark is {watermark!r}: it must be one of {', '.join(WATERMARKS)}")
         strategy = BoundedOutOfOrderness(round(seconds_of("delay", delay) * 1000))
@@ -123,7 +128,8 @@ class Stream:
             )
         drift = None if align is None else round(seconds_of("align", align) * 1000)
         time = TimeSpec(column, strategy, None if idle is None else seconds_of("idle", idle), watermark, drift)
-        return Stream(self._spark, (dataclasses.replace(first, time=time),), self._conf)
+        draft = dataclasses.replace(first, time=time, computed=(*first.computed, *first.links), links=())
+        return Stream(self._spark, (draft,), self._conf)
 
     def map_in_arrow(self, func: BatchFunction, schema: StructType | str) -> Stream:
         """Call a function over an iterator of record batches, once for each epoch.
@@ -152,12 +158,12 @@ class Stream:
         from fastbuf_spark.expressions import check_filter
 
         check_filter(expression, self._arrow(self.schema))
-        return self._mapped(Filter(expression), self.schema, None, "filter")
+        return self._mapped(Filter(expression), self.schema, None, "filter", computes=True)
 
     def select(self, *columns: str, **expressions: Any) -> Stream:
         """Keep some columns, and compute others by ``pyarrow.compute`` expressions; see :meth:`Pipeline.select`."""
         func, schema = Selection.of(columns, expressions).of_rows(self._spark, self.schema)
-        return self._mapped(func, schema, None, "select")
+        return self._mapped(func, schema, None, "select", computes=True)
 
     def shuffle(self, *keys: str, partitions: int | None = None) -> Stream:
         """Send the rows to the tasks of another stage by keys: equal keys to one task, in the order of their source."""
@@ -378,7 +384,7 @@ class Stream:
                 raise ConfigError(f"column {key!r} cannot be a key: {why}")
         return tuple(keys)
 
-    def _mapped(self, func: Any, schema: StructType, users: Any, words: str = "") -> Stream:
+    def _mapped(self, func: Any, schema: StructType, users: Any, words: str = "", computes: bool = False) -> Stream:
         last = self._drafts[-1]
         link = Link(func, self._arrow(schema), users is not None, iterables(self._spark) if users else Iterable)
         draft = dataclasses.replace(
@@ -387,6 +393,7 @@ class Stream:
             links=(*last.links, link),
             functions=(*last.functions, getattr(func, "func", func)) if users is not None else last.functions,
             words=(*last.words, words or getattr(users, "__name__", type(users).__name__)),
+            computes=last.computes and computes,
         )
         return Stream(self._spark, (*self._drafts[:-1], draft), self._conf)
 
@@ -438,6 +445,8 @@ class Stream:
             names[draft.label] = names.get(draft.label, 0) + 1
             name = draft.label if names[draft.label] == 1 else f"{draft.label} ({names[draft.label]})"
             operator = draft.operator
+            if isinstance(operator, RunningSpec) and output_mode != "update":
+                operator = operator.windows
             if isinstance(operator, WindowSpec | JoinSpec):
                 memory = conf.held_bytes(self._spark.conf.get)
                 operator = dataclasses.replace(operator, memory_bytes=memory, spill_directory=conf.spill_directory)
@@ -457,7 +466,13 @@ class Stream:
                     draft.functions,
                     draft.keys,
                     draft.time,
+                    Chain(draft.computed) if draft.computed else None,
                 )
+            )
+        if output_mode == "complete" and not any(isinstance(stage.operator, WindowSpec) for stage in stages):
+            raise ConfigError(
+                "output_mode='complete' has the results of all windows at each change, and this stream has no windows: "
+                "leave it out"
             )
         return tuple(stages)
 

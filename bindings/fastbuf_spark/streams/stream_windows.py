@@ -51,10 +51,12 @@ class StreamWindows:
         from fastbuf_spark.streams.running import RunningSpec
 
         pairs = tuple((column or "", function) for column, function in aggregates)
-        if self._groups._keys and not self._spec.time and self._spec.accumulate and self._spec.trigger == Trigger(1):
-            running = RunningSpec(self._groups._keys, self._spec.input_schema, pairs)
+        work, spec = partial(agg_arrow, pairs), self._spec
+        if self._groups._keys and not spec.time and spec.accumulate and spec.trigger == Trigger(1):
+            windows = dataclasses.replace(spec, work=work)
+            running = RunningSpec(self._groups._keys, spec.input_schema, pairs, windows)
             return self._append(running, of_arrow(running.results()), "agg_arrow", name)
-        return self._with(partial(agg_arrow, pairs), "agg_arrow", None, name)
+        return self._with(work, "agg_arrow", None, name)
 
     def reduce(
         self, func: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]], *, name: str | None = None

@@ -171,7 +171,8 @@ class StreamTask:
             self._reader = reader = stage.source.reader(stage.input_schema)
             stack.callback(reader.close)
             self._time.waiting = lambda: getattr(reader, "waiting", ())
-            self._time.least = getattr(reader, "least_times", self._time.least)
+            if stage.computed is None:
+                self._time.least = getattr(reader, "least_times", self._time.least)
             self._assign(start.splits)
         else:
             self._time = GateTime(self._channels, start.times, stage.name)
@@ -280,8 +281,10 @@ class StreamTask:
         if polled.batch is not None and polled.batch.num_rows:
             self._rows["in"] += polled.batch.num_rows
             self._read_bytes += polled.batch.nbytes
-            self._time.rows(polled.split, polled.batch)
-            yield polled.batch
+            computed = self.stage.computed
+            for batch in (polled.batch,) if computed is None else computed((polled.batch,)):
+                self._time.rows(polled.split, batch)
+                yield batch
         self._offsets[polled.split] = polled.offset
         if polled.ended:
             del self._offsets[polled.split]
@@ -466,9 +469,9 @@ class StreamTask:
                 self._is_final = final
             case messages.CheckpointAbort(checkpoint, _):
                 self._take(self._alignment.abort(checkpoint), None) if self._gate is not None else None
-            case messages.AddSplits(splits, last):
+            case messages.AddSplits(splits, last, any_yet):
                 self._assign(splits)
-                self._time.is_listed = True
+                self._time.listed(any_yet)
                 self._no_more_splits = last
             case messages.AlignTime(least_ms):
                 self._time.others = least_ms

@@ -1,0 +1,144 @@
+"""Which column is the time: computed ones, those of several streams; and whose rows are awaited."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from test_streams_ends import seen, until
+from test_streams_event_time import BASE, Rows
+
+import fastbuf_spark as fbs
+from fastbuf.errors import ConfigError
+
+UTC = pa.timestamp("ms", "UTC")
+ROWS = [(n * 10_000, n % 5, n) for n in range(600)]
+
+
+def ended(stream: Any, folder: Path, **more: Any) -> list[dict[str, Any]]:
+    sink = fbs.to_memory()
+    assert stream.write_stream(sink, folder, every=0.2, **more).await_termination(120)
+    rows: list[dict[str, Any]] = sink.table().to_pylist()
+    return rows
+
+
+class Millis(Rows):
+    """Times as numbers of milliseconds since 1970."""
+
+    def read(self, split: str, offset: int) -> Any:
+        for batch, at in super().read(split, offset):
+            millis = pc.divide(batch.column(0).cast(pa.int64()), 1000)
+            yield batch.set_column(0, "ms", millis), at
+
+
+def test_times_that_are_numbers_of_milliseconds(spark: Any, tmp_path: Path) -> None:
+    """select makes them times before with_watermark, and filter leaves rows out that would move the watermark."""
+    rows = [*ROWS, (10_000_000_000, 0, -1), *[(n * 10_000, n % 5, n) for n in range(600, 700)]]
+    stream = fbs.stream(spark, Millis(rows, size=50), "ms long, k long, v long", tasks=1)
+    with pytest.raises(ConfigError, match=r"column 'ms' is bigint: it must be a timestamp; select makes one"):
+        stream.with_watermark("ms")
+    stream = stream.filter(pc.field("v") >= 0).select("k", "v", at=pc.field("ms").cast(UTC))
+    windows = stream.with_watermark("at", "50 ms").group_by("k", partitions=2).window("1 second")
+    sums = {
+        (row["k"], row["window_start"].timestamp()): row["v_sum"]
+        for row in ended(windows.agg_arrow([("v", "sum")]), tmp_path)
+    }
+    wanted: dict[tuple[int, float], int] = {}
+    for at, k, v in rows:
+        if v >= 0:
+            place = k, (BASE + at) // 1_000_000
+            wanted[place] = wanted.get(place, 0) + v
+    assert sums == wanted
+    with pytest.raises(ConfigError, match="stands behind functions or a shuffle"):
+        stream.map_in_arrow(lambda batches: batches, "k long, v long, at timestamp").with_watermark("at")
+
+
+def test_streams_whose_times_have_one_name_and_three_of_them(spark: Any, tmp_path: Path) -> None:
+    def stream(name: str) -> Any:
+        return fbs.stream(spark, Rows(ROWS), "at timestamp, k long, v long", tasks=1).select(
+            "k", **{f"at{name}": pc.field("at"), f"v{name}": pc.field("v")}
+        )
+
+    a, b, c = (stream(name).with_watermark(f"at{name}").group_by("k", partitions=1) for name in ("", "2", "3"))
+    plain = fbs.stream(spark, Rows(ROWS), "at timestamp, k long, v long", tasks=1).with_watermark("at").group_by("k")
+    with pytest.raises(Exception, match=r"both sides of the join have 'at', 'v': .* in front of with_watermark"):
+        plain.interval_join(plain, 0, 0)
+    pairs = a.interval_join(b, 0, 0)
+    with pytest.raises(ConfigError, match=r"with_watermark names \['at', 'at2'\].*say which, as time="):
+        pairs.group_by("k").interval_join(c, 0, 0)
+    with pytest.raises(ConfigError, match="name two columns"):
+        pairs.group_by("k").interval_join(c, 0, 0, time="at")  # type: ignore[arg-type]
+    threes = pairs.group_by("k", partitions=1).interval_join(c, 0, 0, time=("at2", None))
+    assert [side.time for side in threes._drafts[-1].operator.sides] == ["at2", "at3"]
+    assert sorted((row["v"], row["v2"]) for row in ended(pairs, tmp_path)) == [(v, v) for _, _, v in ROWS]
+
+
+def test_running_results_are_for_sinks_that_can_take_them_back(spark: Any, tmp_path: Path) -> None:
+    def running(size: int = 100) -> Any:
+        rows = fbs.stream(
+            spark, Rows([(0, n // 300, 1) for n in range(600)], size=size), "at timestamp, k long, v long", tasks=1
+        )
+        return rows.group_by("k", partitions=1).global_window().agg_arrow([("v", "sum")])
+
+    with pytest.raises(ConfigError, match="set output_mode='update'"):
+        running().write_stream(fbs.to_memory(), tmp_path / "append")
+    updates = ended(running(), tmp_path / "update", output_mode="update")
+    assert {row["k"]: row["v_sum"] for row in updates} == {0: 300, 1: 300}
+    complete = ended(running(), tmp_path / "complete", output_mode="complete")
+    assert [(row["k"], row["v_sum"]) for row in complete][-2:] == [(0, 300), (1, 300)]
+    with pytest.raises(ConfigError, match="this stream has no windows"):
+        fbs.stream_rate(spark, 10).write_stream(fbs.to_memory(), tmp_path / "none", output_mode="complete")
+
+
+@pytest.mark.parametrize("idle", [None, "1 minute"])
+def test_a_directory_without_files_is_awaited(spark: Any, tmp_path: Path, idle: Any) -> None:
+    """Its first rows are older than those that the other stream has had for long: they are not late."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+
+    def put(name: str, columns: dict[str, list[Any]]) -> None:
+        whole = tmp_path / f"{name}.parquet"
+        times = {
+            key: pa.array(v, pa.int64()).cast(pa.timestamp("us", "UTC")) for key, v in columns.items() if "t" in key
+        }
+        pq.write_table(pa.table({**columns, **times}), whole)
+        whole.rename(tmp_path / name / "1.parquet")
+
+    put("a", {"at": [BASE + 1000, BASE + 2000], "k": [1, 2]})
+    a = fbs.stream_files(spark, str(tmp_path / "a"), schema="at timestamp, k long", tasks=1)
+    b = fbs.stream_files(spark, str(tmp_path / "b"), schema="bt timestamp, k long", tasks=1)
+    sides = [each.with_watermark(name, idle=idle).group_by("k", partitions=1) for each, name in ((a, "at"), (b, "bt"))]
+    sink = fbs.to_memory()
+    query = (
+        sides[0]
+        .interval_join(sides[1], "-1 second", 0)
+        .write_stream(sink, tmp_path / "chk", every=0.1, discover_every=0.1)
+    )
+    try:
+        until(lambda: query.progress()["stages"][-1]["rows_in"] == 2)
+        until(lambda: seen(query) >= 5)
+        put("b", {"bt": [BASE - 100], "k": [1]})
+        until(lambda: sink.table().num_rows == 1)
+    finally:
+        query.stop()
+    assert query.progress()["stages"][-1]["late_rows"] == 0
+
+
+def test_a_directory_without_files_is_idle_after_a_while(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    a = fbs.stream(spark, Rows(ROWS), "at timestamp, k long, v long", tasks=1).with_watermark("at")
+    b = fbs.stream_files(spark, str(tmp_path / "b"), schema="at timestamp, k long, v long", tasks=1)
+    both = a.union(b.with_watermark("at", idle="1 second")).group_by("k", partitions=1).window("1 second")
+    sink, begin = fbs.to_memory(), time.monotonic()
+    query = both.agg_arrow([([], "count_all")]).write_stream(sink, tmp_path / "chk", every=0.1)
+    try:
+        # The source of rows ends, and so does its time; then the directory alone holds all windows back
+        until(lambda: sink.table().num_rows == 30)
+    finally:
+        query.stop()
+    assert time.monotonic() - begin > 1
