@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from fastbuf.event_time import sliding
 from fastbuf.event_time.aggregates import COUNT
 from fastbuf.event_time.arrow_rows import Hashes, int64s, key_numbers
+from fastbuf.event_time.frozen import RowsOfState
 from fastbuf.event_time.results import Results
 from fastbuf.event_time.rules import Rules
-from fastbuf.event_time.runs import LABEL, Run, Runs, TableOfGroups
+from fastbuf.event_time.runs import LABEL, Run, Runs
 from fastbuf.event_time.sliding import Stacks
 from fastbuf.event_time.spill import Spill
 from fastbuf.event_time.watermarks import MAX, MIN
@@ -331,7 +332,7 @@ class AlignedWindows:
         sums = np.append(0, np.cumsum(rows))
         width = self.assigner.size if self._panes and isinstance(self.assigner, Aligned) else 1
         of_each = sums[np.searchsorted(labels, windows + width)] - sums[np.searchsorted(labels, windows)]
-        turn = np.cumsum(of_each) // FIRED_ROWS
+        turn = np.cumsum(of_each) // min(FIRED_ROWS, self._runs.part_rows())
         for piece in np.split(windows, np.flatnonzero(np.diff(turn)) + 1):
             if len(piece):
                 yield piece
@@ -414,14 +415,14 @@ class AlignedWindows:
         """Tables of rows, and of state, as they are now."""
         return list(self._pending), list(self._runs.runs)
 
-    def thawed(self, pending: list[pa.Table], state: list[Run]) -> Iterator[TableOfGroups]:
+    def thawed(self, pending: list[pa.Table], state: list[Run]) -> Iterator[RowsOfState]:
         """Tables of state of what :meth:`freeze` gave, and their groups; from any thread, as :meth:`together`."""
         import pyarrow as pa
 
         for run in state:
-            yield run.table, None if run.groups is None else run.groups.to_numpy()
+            yield RowsOfState(run.table, None if run.groups is None else run.groups.to_numpy())
         if pending:
-            yield self._first(pa.concat_tables(pending)), None
+            yield RowsOfState(self._first(pa.concat_tables(pending)))
 
     def together(self, tables: list[pa.Table]) -> pa.Table:
         """One table of state, of all rows of some keys."""

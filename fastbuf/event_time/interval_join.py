@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fastbuf.checks import whole
 from fastbuf.errors import ConfigError
 from fastbuf.event_time.arrow_rows import int64s
+from fastbuf.event_time.frozen import RowsOfState
 from fastbuf.event_time.joins import LEFT, MATCHED, RIGHT, Join, Side
 from fastbuf.event_time.runs import LABEL
 from fastbuf.event_time.sorted_rows import SortedRows, same_keys
@@ -88,7 +88,7 @@ class IntervalJoin(Join):
                 if self._outer[1 - side]:
                     run.matched[theirs] = True
                     self._dirty[self._hashes.groups(partners)] = True
-        self._state[1 - side].release()
+        self._release()
         self._state[side].add(table.drop_columns([LABEL, MATCHED]), hashes, times, matched)
 
     def _advance(self, before: int) -> Iterator[pa.RecordBatch]:
@@ -96,7 +96,8 @@ class IntervalJoin(Join):
         import pyarrow as pa
 
         for side in (LEFT, RIGHT):
-            for table, matched in self._state[side].expire(self.current - self._bounds[side][1]):
+            columns = None if self._outer[side] else self._keys  # enough to know the groups
+            for table, matched in self._state[side].expire(self.current - self._bounds[side][1], columns):
                 self._dirty[self._hashes.groups(table)] = True
                 if self._outer[side]:
                     rows = table.filter(pa.array(~matched))
@@ -108,15 +109,15 @@ class IntervalJoin(Join):
             rows = table.drop_columns([LABEL, MATCHED])
             self._state[side].add(rows, self._hashes.wide(rows), times, matched)
 
-    def _tables(self, side: int) -> list[Callable[[], pa.Table]]:
+    def _frozen(self, side: int) -> Callable[[], Iterable[RowsOfState]]:
         import pyarrow as pa
 
-        def whole(frozen: Callable[[], Any]) -> pa.Table:
-            table, times, matched = frozen()
-            table = table.add_column(len(self._keys), MATCHED, pa.array(matched))
-            return table.add_column(0, LABEL, pa.array(times))
+        runs = [run.frozen() for run in self._state[side].runs]
+        return lambda: [run.rows(**{LABEL: pa.array(run.times), MATCHED: pa.array(run.matched)}) for run in runs]
 
-        return [partial(whole, run.frozen()) for run in self._state[side].runs]
+    def _release(self) -> None:
+        for rows in self._state:
+            rows.release()
 
     def _size(self) -> tuple[int, int]:
         return sum(map(len, self._state)), sum(rows.nbytes for rows in self._state)

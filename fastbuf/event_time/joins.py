@@ -6,18 +6,17 @@ a clock or a connection.  A null in a key equals nothing, as in SQL.  The waterm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fastbuf.checks import one_of
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf.event_time.aggregates import normal
-from fastbuf.event_time.arrow_rows import Hashes, in_zones_of
+from fastbuf.event_time.arrow_rows import in_zones_of
+from fastbuf.event_time.frozen import FrozenRows, RowsOfState, encoded
 from fastbuf.event_time.keyed import Keyed, check_columns
 from fastbuf.event_time.results import RESULT_ROWS
 from fastbuf.event_time.runs import LABEL
@@ -146,9 +145,20 @@ class Join(Keyed):
     def freeze(self) -> FrozenJoin:
         """The state as it is now, to be written in another thread; groups are no longer dirty."""
         self._check_read()
-        frozen = FrozenJoin((self._tables(LEFT), self._tables(RIGHT)), self._hashes, len(self._dirty), self.dirty)
+        sides = [
+            FrozenRows(self._frozen(side), self._hashes, len(self._dirty), self._part_bytes, self._together)
+            for side in (LEFT, RIGHT)
+        ]
+        frozen = FrozenJoin(sides, self.dirty)
         self._dirty[:] = False
         return frozen
+
+    def _together(self, tables: list[pa.Table]) -> pa.Table:
+        import pyarrow as pa
+
+        table = pa.concat_tables(tables)
+        self._release()
+        return table
 
     def restore(self, group: int, data: bytes) -> None:
         """Take the state of a key group, in a join that has had no rows."""
@@ -188,8 +198,12 @@ class Join(Keyed):
         """Rows of a side, as a checkpoint has them, are state."""
         raise NotImplementedError
 
-    def _tables(self, side: int) -> list[Callable[[], pa.Table]]:
+    def _frozen(self, side: int) -> Callable[[], Iterable[RowsOfState]]:
         """Gives all rows of a side, as they are now, from any thread."""
+        raise NotImplementedError
+
+    def _release(self) -> None:
+        """Give back the memory of what was read of files."""
         raise NotImplementedError
 
     def _size(self) -> tuple[int, int]:
@@ -204,34 +218,10 @@ class Join(Keyed):
 class FrozenJoin:
     """The state of a join at one moment, to be read by one thread."""
 
-    def __init__(
-        self, tables: tuple[list[Callable[[], pa.Table]], ...], hashes: Hashes, groups: int, dirty: list[int]
-    ) -> None:
-        self._waiting, self._hashes, self._groups, self.dirty = tables, hashes, groups, dirty
-
-    @cached_property
-    def _sides(self) -> list[list[tuple[pa.Table, NDArray[np.intp], NDArray[np.intp]]]]:
-        """The tables of each side; for each the order of its rows by groups, and where each group begins."""
-        sides = []
-        for waiting in self._waiting:
-            tables = []
-            for table in (each() for each in waiting):
-                groups = self._hashes.groups(table)
-                order = np.argsort(groups, kind="stable")
-                tables.append((table, order, np.append(0, np.cumsum(np.bincount(groups, minlength=self._groups)))))
-            sides.append(tables)
-        return sides
+    def __init__(self, sides: list[FrozenRows], dirty: list[int]) -> None:
+        self._sides, self.dirty = sides, dirty
 
     def group(self, group: int) -> bytes:
         """The state of a key group: two Arrow streams, of the left side and of the right; nothing if both are empty."""
-        import pyarrow as pa
-
-        if all(starts[group] == starts[group + 1] for tables in self._sides for _, _, starts in tables):
-            return b""
-        sink = pa.BufferOutputStream()
-        for tables in self._sides:
-            rows = [table.take(order[starts[group] : starts[group + 1]]) for table, order, starts in tables]
-            table = pa.concat_tables(rows) if rows else pa.table({})
-            with pa.ipc.new_stream(sink, table.schema) as stream:
-                stream.write_table(table)
-        return bytes(sink.getvalue())
+        tables = [side.of(group) for side in self._sides]
+        return encoded(*tables) if any(table.num_rows for table in tables) else b""

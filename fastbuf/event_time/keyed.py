@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fastbuf.checks import whole
 from fastbuf.errors import SchemaError
 from fastbuf.event_time.arrow_rows import Hashes, key_numbers, microseconds
-from fastbuf.event_time.spill import Spill
+from fastbuf.event_time.spill import PART_BYTES, Spill
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,6 +60,7 @@ class Keyed:
         self._keep_late = keep_late
         self.late_rows = self.null_times = 0
         self._reading = False
+        self._part_bytes = PART_BYTES
         empty = pa.schema(list(keys)).empty_table()
         try:
             self._hashes.groups(pa.RecordBatch.from_pylist([], empty.schema))
@@ -75,7 +76,9 @@ class Keyed:
         if memory_bytes is None:
             return None
         whole("memory_bytes", memory_bytes, 1)
-        return Spill(max(1, memory_bytes // shares), directory, self._hashes.groups, len(self._dirty))
+        spill = Spill(max(1, memory_bytes // shares), directory, self._hashes.groups, len(self._dirty))
+        self._part_bytes = spill.part_bytes
+        return spill
 
     def _timed(self, batch: pa.RecordBatch, name: str) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
         """The rows that have a time, and these in microseconds; the others are counted."""

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from threading import Lock
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fastbuf.checks import instance
 from fastbuf.event_time.aggregates import normal
 from fastbuf.event_time.aligned import AlignedWindows
-from fastbuf.event_time.arrow_rows import Hashes, in_zones_of, words_of
+from fastbuf.event_time.arrow_rows import in_zones_of, words_of
+from fastbuf.event_time.frozen import FrozenRows, encoded
 from fastbuf.event_time.keyed import Keyed, check_columns
 from fastbuf.event_time.results import Results
 from fastbuf.event_time.rules import Rules, Trigger, at_end
-from fastbuf.event_time.runs import PART_ROWS
 from fastbuf.event_time.session import SessionWindows
 from fastbuf.event_time.watermarks import MAX, MIN
 from fastbuf.event_time.windows import Aligned, Global, Session
@@ -159,14 +158,19 @@ class WindowOperator(Keyed):
     def freeze(self) -> Frozen:
         """The state as it is now, to be written in another thread; groups are no longer dirty."""
         self._check_read()
-        frozen = Frozen(self._windows, self._hashes, len(self._dirty), np.flatnonzero(self._dirty).tolist())
+        frozen = Frozen(self._frozen_rows(), self.dirty)
         self._dirty[:] = False
         return frozen
+
+    def _frozen_rows(self) -> FrozenRows:
+        windows, state = self._windows, self._windows.freeze()
+        rows = partial(windows.thawed, *state)
+        return FrozenRows(rows, self._hashes, len(self._dirty), self._part_bytes, windows.together)
 
     def snapshot(self, group: int) -> bytes:
         """The state of one key group; of several, :meth:`freeze` is faster.  It stays dirty."""
         self._check_read()
-        return Frozen(self._windows, self._hashes, len(self._dirty), []).group(group)
+        return Frozen(self._frozen_rows(), []).group(group)
 
     def description(self) -> dict[str, Any]:
         """What the state of a window is: JSON values; that of an operator with others is not to be restored here."""
@@ -218,63 +222,16 @@ class Frozen:
         The groups that had changed since the last time.
     """
 
-    def __init__(self, windows: AlignedWindows | SessionWindows, hashes: Hashes, groups: int, dirty: list[int]) -> None:
-        self._windows, self._hashes, self._groups = windows, hashes, groups
-        self._state: tuple[Any, Any] = windows.freeze()
-        self.dirty = dirty
-        self._tables: list[pa.Table] | None = None
-        self._numbers: list[NDArray[np.int16]] = []  # the group of each row of these, if there are several parts
-        self._parts = 1
-        self._part = -1  # which one the table is
-        self._table: pa.Table | None = None
-        self._offsets = np.zeros(0, np.int64)
-        self._lock = Lock()
+    def __init__(self, rows: FrozenRows, dirty: list[int]) -> None:
+        self._rows, self.dirty = rows, dirty
 
     def group(self, group: int) -> bytes:
         """The state of a key group, as an Arrow stream; nothing if it has no rows.
 
         It is made for many groups at a time: ask for them in their order.
         """
-        import pyarrow as pa
-
-        with self._lock:
-            if self._tables is None:
-                self._begin()
-            if group * self._parts // self._groups != self._part:
-                self._take(group * self._parts // self._groups)
-        assert self._table is not None
-        start, end = self._offsets[group], self._offsets[group + 1]
-        piece = self._table.slice(start, end - start)
-        if not piece.num_rows:
-            return b""
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, piece.schema) as stream:
-            stream.write_table(piece)
-        return bytes(sink.getvalue())
-
-    def _begin(self) -> None:
-        tables = list(self._windows.thawed(*self._state))
-        self._state = ([], [])
-        self._tables = [table for table, _ in tables]
-        rows = sum(table.num_rows for table in self._tables)
-        if rows > 4 * PART_ROWS:
-            self._parts = min(self._groups, -(-rows // PART_ROWS))
-            of = self._hashes.groups
-            self._numbers = [of(table).astype(np.int16) if groups is None else groups for table, groups in tables]
-
-    def _take(self, part: int) -> None:
-        """Merge the state of the groups of one part."""
-        import pyarrow as pa
-
-        assert self._tables is not None
-        tables = self._tables
-        if self._numbers:
-            masks = [numbers.astype(np.int32) * self._parts // self._groups == part for numbers in self._numbers]
-            tables = [table.filter(pa.array(mask)) for table, mask in zip(tables, masks, strict=True)]
-        table = self._windows.together(tables) if tables else pa.table({})
-        groups = self._hashes.groups(table) if table.num_rows else np.zeros(0, np.int32)
-        self._offsets = np.append(0, np.cumsum(np.bincount(groups, minlength=self._groups)))
-        self._table, self._part = table.take(np.argsort(groups, kind="stable")), part
+        piece = self._rows.of(group)
+        return encoded(piece) if piece.num_rows else b""
 
 
 def unit_table(rows: int) -> pa.Table:

@@ -6,21 +6,31 @@ of about one size become one.  The scheme: O'Neil and others, "The log-structure
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastbuf.event_time.arrow_rows import int64s, sorted_by
-from fastbuf.event_time.spill import LABEL, GroupsOf, Labels, MappedFile, Spill, Tiers, alike
+from fastbuf.event_time.spill import (
+    LABEL,
+    PART_BYTES,
+    GroupsOf,
+    Labels,
+    MappedFile,
+    Spill,
+    Tiers,
+    alike,
+    parts_of,
+    weight,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 TableOfGroups = tuple[Any, NDArray[Any] | None]  #: a table, and the key group of each row if it is known
 TIER = 8  #: tables of about one size that are merged into one
-PART_ROWS = 1 << 18  #: of a part of what does not fit into memory
 SMALL_ROWS = 1 << 12  #: of pieces, on average, that are worth a copy
 
 
@@ -154,22 +164,31 @@ class Runs(Tiers[Run]):
 
         labels, rows = self.labels()
         sums = np.append(0, np.cumsum(rows))
+        most = self.part_rows()
         first = 0
         while first < len(labels):
-            end = max(first + 1, int(np.searchsorted(sums, sums[first] + PART_ROWS, "right")) - 1)
+            end = max(first + 1, int(np.searchsorted(sums, sums[first] + most, "right")) - 1)
             count = int(sums[end] - sums[first])
-            if count <= 2 * PART_ROWS:
+            if count <= 2 * most:
                 yield pa.concat_tables(self.between(int(labels[first]), int(labels[end - 1]) + 1))
             else:
                 yield from self.by_group(int(labels[first]), int(labels[first]) + 1)
             first = end
 
+    def part_rows(self) -> int:
+        """About how many rows are put together at a time."""
+        rows = sum(table.num_rows for table in self.tables())
+        return max(1, -(-rows // self._parts_of(self.tables())))
+
+    def _parts_of(self, tables: Iterable[pa.Table]) -> int:
+        return parts_of(*weight(tables), PART_BYTES if self._spill is None else self._spill.part_bytes)
+
     def by_group(self, low: int, high: int) -> Iterator[pa.Table]:
         """The rows with labels from `low` on and below `high`, in parts: all rows of a key are in one."""
         assert self._spill is not None
-        pieces = self.in_groups(low, high, self._spill.groups_of)
         groups = self._spill.groups
-        parts = min(groups, -(-sum(table.num_rows for table, _ in pieces) // PART_ROWS))
+        parts = min(groups, self._parts_of(self.between(low, high)))
+        pieces = self.in_groups(low, high, self._spill.groups_of)
         for part in range(parts):
             rows = of_groups(pieces, part * groups // parts, (part + 1) * groups // parts)
             if rows is not None:

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from fastbuf.event_time.aggregates import COUNT
 from fastbuf.event_time.arrow_rows import Hashes, int64s, key_numbers, key_values
+from fastbuf.event_time.frozen import RowsOfState
 from fastbuf.event_time.results import Results
 from fastbuf.event_time.rules import Rules
-from fastbuf.event_time.runs import LABEL, TableOfGroups
-from fastbuf.event_time.sorted_rows import SortedRows, SortedRun
+from fastbuf.event_time.runs import LABEL
+from fastbuf.event_time.sorted_rows import FrozenRun, SortedRows, SortedRun
 from fastbuf.event_time.spill import Spill
 from fastbuf.event_time.watermarks import MAX, MIN
 from fastbuf.event_time.windows import Session, sessions
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 END = "e"  #: the column of a session's end; that of its start is the label
 SHELL = "x"  #: in a snapshot: whether the row is a session whose rows have fired, and were dropped
-PENDING_ROWS = 1 << 18
+PENDING_ROWS, PENDING_BYTES = 1 << 18, 64 << 20  #: that are not yet among the sessions
 NEVER = MAX + 1
 
 
@@ -53,7 +54,8 @@ class SessionWindows:
         # rows have fired and were dropped
         self._open, self._ended, self._shells = SortedRows(spill), SortedRows(spill), SortedRows(spill)
         self._pending: list[pa.Table] = []
-        self._rows = 0
+        self._rows = self._bytes = 0
+        self._most_pending = PENDING_BYTES if spill is None else min(PENDING_BYTES, spill.limit)
         self._next = NEVER  # nothing happens to sessions below this watermark
         self._fires: list[pa.Table] = []  # what fires behind this batch
         self._since = 0
@@ -74,8 +76,9 @@ class SessionWindows:
         self._late_in |= int(ends.min()) - 1 <= self.watermark
         self._pending.append(table)
         self._rows += table.num_rows
+        self._bytes += table.nbytes
         self._next = min(self._next, int(ends.min()) - 1)
-        if self._rows >= PENDING_ROWS:
+        if self._rows >= PENDING_ROWS or self._bytes >= self._most_pending:
             self.flush()
         return None
 
@@ -84,7 +87,7 @@ class SessionWindows:
         import pyarrow as pa
 
         if self._pending:
-            pending, self._pending, self._rows = pa.concat_tables(self._pending), [], 0
+            pending, self._pending, self._rows, self._bytes = pa.concat_tables(self._pending), [], 0, 0
             self._merge(pending)
 
     def _joined(
@@ -186,8 +189,7 @@ class SessionWindows:
                 if due or self._late_in:
                     yield from self._all()
             else:
-                fires = self._due(before)
-                if fires is not None:
+                for fires in self._due(before):
                     self._put_fired(fires)
                     yield from self._results([fires])
                 self._clean()
@@ -196,19 +198,20 @@ class SessionWindows:
         if rules.trigger.ticks(before, watermark):
             yield from self.tick()
 
-    def _due(self, before: int) -> pa.Table | None:
-        """Take out the sessions that end with the watermark; those that had ended before are restored ones."""
+    def _due(self, before: int) -> Iterator[pa.Table]:
+        """Take out the sessions that end with the watermark; those that had ended before are restored ones.
+
+        What does not fit into memory comes in parts: all rows of a session are in one.
+        """
         import pyarrow as pa
 
-        ended = [rows for rows, _ in self._open.expire(self._through(self.rules.lateness_us if self.rules.once else 0))]
-        self._release()
-        if not ended:
-            return None
-        table = pa.concat_tables(ended).combine_chunks()
-        fires = self._between(table, before)
-        if not fires.all():
-            self._put(table.filter(pa.array(~fires)))
-        return table.filter(pa.array(fires)) if fires.any() else None
+        lateness = self.rules.lateness_us if self.rules.once else 0
+        for table, _ in self._open.expire(self._through(lateness)):
+            fires = self._between(table, before)
+            if not fires.all():
+                self._put(table.filter(pa.array(~fires)))
+            if fires.any():
+                yield table.combine_chunks() if fires.all() else table.filter(pa.array(fires)).combine_chunks()
 
     def _through(self, lateness: int) -> int:
         """The greatest end of sessions that end so long before the watermark."""
@@ -355,31 +358,36 @@ class SessionWindows:
             table = table.filter(pc.invert(shell)).drop_columns([SHELL])
         self._put(table)
 
-    def freeze(self) -> tuple[list[Callable[[], Any]], list[Callable[[], Any]]]:
-        """What gives the tables of shells, and those of state, as they are now."""
+    def freeze(self) -> tuple[list[FrozenRun], list[FrozenRun]]:
+        """Shells, and state, as they are now."""
         self.flush()
-        shells, state = (self._shells,), (self._open, self._ended)
-        return tuple([run.frozen() for rows in some for run in rows.runs] for some in (shells, state))  # type: ignore
+        shells, state = ([run.frozen() for each in some for run in each.runs] for some in self._kinds)
+        return shells, state
 
-    def thawed(self, shells: list[Callable[[], Any]], state: list[Callable[[], Any]]) -> Iterator[TableOfGroups]:
-        """Tables of state of what :meth:`freeze` gave; from any thread, as :meth:`together`."""
+    def thawed(self, shells: list[FrozenRun], state: list[FrozenRun]) -> Iterator[RowsOfState]:
+        """The state of what :meth:`freeze` gave; from any thread, as :meth:`together`."""
         import pyarrow as pa
 
         marks = self.rules.purges or bool(shells)  # those of a checkpoint may be there where no rule makes any
-        for is_shell, tables in ((False, state), (True, shells)):
-            for rows in tables:
-                table = rows()[0]
-                mark = pa.array(np.full(table.num_rows, is_shell))
-                yield table.append_column(SHELL, mark) if marks else table, None
+        for is_shell, runs in ((False, state), (True, shells)):
+            for run in runs:
+                mark = pa.array(np.full(run.table.num_rows, is_shell))
+                yield run.rows(**{SHELL: mark} if marks else {})
 
     def together(self, tables: list[pa.Table]) -> pa.Table:
         """One table of state."""
         import pyarrow as pa
 
-        return pa.concat_tables(tables, promote_options="default")
+        table = pa.concat_tables(tables, promote_options="default")
+        self._release()
+        return table
 
     @property
-    def _all_rows(self) -> tuple[SortedRows, SortedRows, SortedRows]:
+    def _kinds(self) -> tuple[tuple[SortedRows, ...], tuple[SortedRows, ...]]:
+        return (self._shells,), (self._open, self._ended)
+
+    @property
+    def _all_rows(self) -> tuple[SortedRows, ...]:
         return self._open, self._ended, self._shells
 
     def size(self) -> tuple[int, int]:

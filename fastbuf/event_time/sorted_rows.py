@@ -7,6 +7,7 @@ merge-tree", 1996); a run of many rows is left alone, so that no merge takes lon
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastbuf.event_time.arrow_rows import key_numbers
-from fastbuf.event_time.spill import MappedFile, Spill, Tiers, alike
+from fastbuf.event_time.frozen import RowsOfState
+from fastbuf.event_time.hash_index import MOST_HASH
+from fastbuf.event_time.spill import PART_BYTES, MappedFile, Spill, Tiers, alike, parts_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -162,24 +165,34 @@ class SortedRun:
 
     def rows(self) -> pa.Table:
         """The rows that are not gone."""
-        return self.frozen()()[0]
+        return self.frozen().rows().chosen(None)
 
-    def frozen(self) -> Callable[[], tuple[pa.Table, Int64s, Bools]]:
-        """Gives the rows of now, their times and whether they were matched; from any thread."""
-        gone, matched = None if self._gone is None else self._gone.copy(), self.matched.copy()
-
-        def rows() -> tuple[pa.Table, Int64s, Bools]:
-            if gone is None:
-                return self.table, self.times, matched
-            places = np.flatnonzero(~gone)
-            return self.table.take(places), self.times[places], matched[places]
-
-        return rows
+    def frozen(self) -> FrozenRun:
+        """The rows of now, to be read by any thread."""
+        gone = None if self._gone is None else self._gone.copy()
+        return FrozenRun(self.table, self.times, self.matched.copy(), gone)
 
     @property
     def is_mostly_gone(self) -> bool:
         """Whether a copy of the rows that are left is worth it."""
         return 2 * self._left < len(self.times)
+
+
+@dataclass(frozen=True)
+class FrozenRun:
+    """A run at one moment: its rows, their times, whether each had a partner, and which are gone."""
+
+    table: pa.Table
+    times: Int64s
+    matched: Bools
+    gone: Bools | None
+
+    def rows(self, **columns: Any) -> RowsOfState:
+        """The rows that are there, with further columns."""
+        table = self.table
+        for name, values in columns.items():
+            table = table.append_column(name, values)
+        return RowsOfState(table, None, None if self.gone is None else np.flatnonzero(~self.gone))
 
 
 class SortedRows(Tiers[SortedRun]):
@@ -200,28 +213,52 @@ class SortedRows(Tiers[SortedRun]):
         self.runs.append(SortedRun(table, hashes, times, matched))
         if len(self.runs) > 1 and len(self.runs[-2]) < YOUNG_ROWS:
             self._merge(2)
-        while (last := alike([len(run) for run in self.runs], MOST_ROWS)) >= MERGED:
-            self._merge(last)
+        while (last := alike([len(run) for run in self.runs], MOST_ROWS)) >= MERGED and self._merge(last):
+            pass
+        self._write()
+
+    def _write(self) -> None:
+        """Rows beyond the memory go to files."""
         if self._spill is not None:
             inside = [run for run in self.runs if run.file is None]
             if sum(run.table.nbytes for run in inside) > self._spill.limit:
                 for run in inside:
                     run.write(self._spill)
 
-    def _merge(self, last: int) -> None:
+    def _merge(self, last: int) -> bool:
+        """Merge the last runs, if so much may be in memory at once."""
+        if self._spill is not None:
+            nbytes = sum(run.table.nbytes for run in self.runs[-last:])
+            if nbytes > self._spill.part_bytes and any(run.file is not None for run in self.runs[-last:]):
+                return False
         merged = SortedRun.of(self.runs[-last:])
         self.runs[-last:] = [] if merged is None else [merged]
+        return True
 
-    def expire(self, through: int) -> list[tuple[pa.Table, Bools]]:
-        """Take out the rows with times up to this one; with them, which have had a partner."""
-        expired = []
-        for run in self.runs:
-            places = run.expire(through)
-            if len(places):
-                expired.append((run.table.take(places), run.matched[places]))
+    def expire(self, through: int, columns: Sequence[str] | None = None) -> Iterator[tuple[pa.Table, Bools]]:
+        """Take out the rows with times up to this one; with them, which have had a partner.
+
+        Those of a key and time come in the order in which they came, and together, if they are of one hash; so many at
+        once as may be in memory, of some hashes after another.
+        """
+        import pyarrow as pa
+
+        expired = [(run, places) for run in self.runs if len(places := run.expire(through))]
+        nbytes = sum(run.table.nbytes * len(places) // run.table.num_rows for run, places in expired)
+        parts = parts_of(0, nbytes, PART_BYTES if self._spill is None else self._spill.part_bytes)
+        for part in range(parts):
+            tables, matched = [], []
+            for run, places in expired:
+                of_part = run.hashes[places].astype(np.int64) * parts // MOST_HASH == part
+                some = places if parts == 1 else places[of_part]
+                if len(some):
+                    tables.append((run.table if columns is None else run.table.select(columns)).take(some))
+                    matched.append(run.matched[some])
+            self.release()
+            if tables:
+                yield pa.concat_tables(tables), np.concatenate(matched)
         if expired:
             self._tidy()
-        return expired
 
     def take_out(self, choose: Callable[[SortedRun], Places]) -> list[pa.Table]:
         """Take out rows of each run; these."""
@@ -242,6 +279,7 @@ class SortedRows(Tiers[SortedRun]):
     def _tidy(self) -> None:
         tidy = (SortedRun.of([run]) if run.is_mostly_gone else run for run in self.runs)
         self.runs = [run for run in tidy if run is not None]
+        self._write()
 
     def __len__(self) -> int:
         return sum(len(run) for run in self.runs)

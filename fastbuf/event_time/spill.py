@@ -23,6 +23,8 @@ Labels = NDArray[np.int64]
 LABEL = "w"  #: the column of the label
 GROUP = "g"  #: in a file, the column of the key group
 SETTING = "the directory for spilled state"
+PART_ROWS = 1 << 18  #: of a part of what does not fit into memory
+PART_BYTES, LEAST_PART_BYTES = 64 << 20, 4 << 20
 
 
 class MappedFile:
@@ -78,6 +80,19 @@ def alike(rows: Sequence[int], most: float = math.inf) -> int:
     return count
 
 
+def parts_of(rows: int, nbytes: int, part_bytes: int = PART_BYTES) -> int:
+    """In how many parts so much is put together; what is a little more than one part is one."""
+    if rows <= 2 * PART_ROWS and nbytes <= 2 * part_bytes:
+        return 1
+    return max(-(-rows // PART_ROWS), -(-nbytes // part_bytes))
+
+
+def weight(tables: Iterable[pa.Table]) -> tuple[int, int]:
+    """Rows and bytes of tables."""
+    some = list(tables)
+    return sum(table.num_rows for table in some), sum(table.nbytes for table in some)
+
+
 class Spill:
     """Writes tables to files.
 
@@ -93,6 +108,7 @@ class Spill:
 
     def __init__(self, limit: int, directory: str, groups_of: GroupsOf, groups: int) -> None:
         self.limit = limit
+        self.part_bytes = min(PART_BYTES, max(limit, LEAST_PART_BYTES))
         self._directory = directory
         self.groups_of, self.groups = groups_of, groups
 

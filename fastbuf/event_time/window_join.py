@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastbuf.checks import instance
+from fastbuf.event_time.frozen import RowsOfState
 from fastbuf.event_time.joins import LEFT, RIGHT, Join, Side
-from fastbuf.event_time.runs import LABEL, PART_ROWS, Runs, of_groups
+from fastbuf.event_time.runs import LABEL, Runs, of_groups
 from fastbuf.event_time.sorted_rows import numbered, spread
+from fastbuf.event_time.spill import parts_of, weight
 from fastbuf.event_time.windows import Aligned
 
 if TYPE_CHECKING:
@@ -82,8 +83,7 @@ class WindowJoin(Join):
         for window in assigner.ended(panes, before, self.current).tolist():
             for left, right in self._parts(window, window + assigner.size):
                 yield from self._joined(window, left, right)
-                for rows in self._state:
-                    rows.release()
+                self._release()
         over = panes[assigner.ends(assigner.last_windows(panes)) - 1 <= self.current]
         if len(over):
             for rows in self._state:
@@ -95,12 +95,11 @@ class WindowJoin(Join):
         import pyarrow as pa
 
         pieces = [rows.between(low, high) for rows in self._state]
-        count = sum(table.num_rows for side in pieces for table in side)
-        if count <= 2 * PART_ROWS:
+        groups = len(self._dirty)
+        parts = min(groups, parts_of(*weight(table for side in pieces for table in side), self._part_bytes))
+        if parts == 1:
             yield tuple(pa.concat_tables(side) if side else None for side in pieces)  # type: ignore[misc]
             return
-        groups = len(self._dirty)
-        parts = min(groups, -(-count // PART_ROWS))
         grouped = [rows.in_groups(low, high, self._hashes.groups) for rows in self._state]
         for part in range(parts):
             ends = part * groups // parts, (part + 1) * groups // parts
@@ -109,10 +108,13 @@ class WindowJoin(Join):
     def _keep(self, side: int, table: pa.Table) -> None:
         self._state[side].add(table)
 
-    def _tables(self, side: int) -> list[Callable[[], pa.Table]]:
-        import pyarrow as pa
+    def _frozen(self, side: int) -> Callable[[], Iterable[RowsOfState]]:
+        runs = list(self._state[side].runs)
+        return lambda: [RowsOfState(run.table, None if run.groups is None else run.groups.to_numpy()) for run in runs]
 
-        return [partial(pa.concat_tables, [table]) for table in self._state[side].tables()]
+    def _release(self) -> None:
+        for rows in self._state:
+            rows.release()
 
     def _size(self) -> tuple[int, int]:
         tables = [table for rows in self._state for table in rows.tables()]

@@ -7,7 +7,9 @@ import pyarrow as pa
 import pytest
 
 from fastbuf.event_time import sorted_rows
+from fastbuf.event_time.hash_index import MOST_HASH
 from fastbuf.event_time.sorted_rows import SortedRows, same_keys
+from fastbuf.event_time.spill import Spill
 
 FAR = 1 << 50  #: more than fits into a code
 
@@ -63,10 +65,9 @@ def test_what_is_found_and_what_expires(span: int, hashes: int) -> None:
         assert sum(len(run) for run in rows.runs) == len(wanted)
         kept = {}
         for run in rows.runs:
-            table, own, flags = run.frozen()()
-            kept |= dict(
-                zip(table.column("n").to_pylist(), zip(own.tolist(), flags.tolist(), strict=True), strict=True)
-            )
+            frozen = run.frozen()
+            table = frozen.rows(time=pa.array(frozen.times), flag=pa.array(frozen.matched)).chosen(None)
+            kept |= {row["n"]: (row["time"], row["flag"]) for row in table.to_pylist()}
         assert kept == {n: row[1:] for n, row in wanted.items()}
 
 
@@ -76,10 +77,32 @@ def test_what_is_frozen_stays_as_it_was() -> None:
     (run,) = rows.runs
     frozen = run.frozen()
     run.matched[0] = True
-    rows.expire(1)
-    table, times, matched = frozen()
-    assert table.column("n").to_pylist() == [1, 2, 3]
-    assert (times.tolist(), matched.tolist()) == ([1, 2, 3], [False] * 3)
+    assert [table.num_rows for table, _ in rows.expire(1)] == [1]
+    table = frozen.rows(flag=pa.array(frozen.matched)).chosen(None)
+    assert table.to_pylist() == [{"n": n, "flag": False} for n in (1, 2, 3)]
+    assert frozen.times.tolist() == [1, 2, 3]
+
+
+def test_what_has_ended_comes_in_parts_with_all_rows_of_a_key() -> None:
+    """32 megabytes, some four at a time."""
+    rows = SortedRows(Spill(1 << 20, "", lambda table: np.zeros(table.num_rows, np.int32), 1))
+    hashes = np.arange(8000) * 7919 % 1000 * (MOST_HASH // 1000)
+    for start in range(0, 8000, 500):
+        some = slice(start, start + 500)
+        table = pa.table({"h": hashes[some], "n": np.arange(8000)[some], "text": ["x" * 4000] * 500})
+        rows.add(table, hashes[some], np.full(500, 5), np.zeros(500, bool))
+    parts = [table for table, _ in rows.expire(5)]
+    assert len(parts) == 8
+    seen: set[int] = set()
+    for table in parts:
+        here = set(table.column("h").to_pylist())
+        assert not here & seen
+        seen |= here
+        for key in list(here)[:5]:
+            numbers = [n for h, n in zip(table["h"].to_pylist(), table["n"].to_pylist(), strict=True) if h == key]
+            assert numbers == np.flatnonzero(hashes == key).tolist()  # as they came
+    assert sum(table.num_rows for table in parts) == 8000
+    assert len(rows) == rows.file_bytes() == 0
 
 
 def test_pairs_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 from nights import LONG
 
 from fastbuf.errors import ConfigError, SchemaError
-from fastbuf.event_time import runs, sorted_rows, window_join
+from fastbuf.event_time import sorted_rows, spill
 from fastbuf.event_time.interval_join import IntervalJoin
 from fastbuf.event_time.joins import Side
 from fastbuf.event_time.watermarks import MAX, MIN
@@ -127,8 +127,8 @@ def expected(how: str, left: list[Row], right: list[Row], pair: Any) -> Counter[
 @pytest.fixture(params=["in memory", "in files", "in both"])
 def memory(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """Where the state of a join is."""
-    monkeypatch.setattr(window_join, "PART_ROWS", 3)
-    monkeypatch.setattr(runs, "PART_ROWS", 3)
+    monkeypatch.setattr(spill, "PART_ROWS", 3)
+    monkeypatch.setattr(spill, "LEAST_PART_BYTES", 200)
     monkeypatch.setattr(sorted_rows, "YOUNG_ROWS", 3)
     sizes = {"in memory": None, "in files": 2, "in both": 1200}
     yield {"memory_bytes": sizes[request.param], "spill_directory": str(tmp_path)}

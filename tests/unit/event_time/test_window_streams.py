@@ -20,7 +20,7 @@ import pytest
 from nights import LONG
 from windows_by_hand import EPOCH, MAX, MIN, ByHand, Spec
 
-from fastbuf.event_time import operator, runs, sliding
+from fastbuf.event_time import sliding, spill
 from fastbuf.event_time.aggregates import normal as normal_column
 from fastbuf.event_time.operator import WindowOperator
 from fastbuf.event_time.rules import Trigger
@@ -292,8 +292,8 @@ class Stream:
 @pytest.mark.parametrize("kind", KINDS)
 def test_streams_give_what_windows_by_hand_give(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With their state in memory, in files, or in both; by day one of these for each case."""
-    monkeypatch.setattr(runs, "PART_ROWS", 5)
-    monkeypatch.setattr(operator, "PART_ROWS", 5)
+    monkeypatch.setattr(spill, "PART_ROWS", 5)
+    monkeypatch.setattr(spill, "LEAST_PART_BYTES", 200)
     if kind in ("sliding", "by gcd"):  # so few rows would not be worth it
         monkeypatch.setattr(sliding, "LEAST_OVERLAP", 2)
     fired = Counter[str]()
