@@ -198,8 +198,8 @@ class CheckpointStore:
             raise CheckpointError(f"{self.path} has checkpoints of format {version}; this version reads {FORMAT}")
 
     def is_there(self) -> bool:
-        """Whether the directory is."""
-        return (self.path / "job.json").exists()
+        """Whether the directory is, and can be looked at."""
+        return os.path.exists(self.path / "job.json")  # Path.exists raises for a mount that is stale
 
     @property
     def state_folder(self) -> str:
@@ -239,7 +239,8 @@ class CheckpointStore:
     def unlock(self) -> None:
         """Let others have the job."""
         if self._lock is not None:
-            self._lock.close()
+            with contextlib.suppress(OSError):  # its mount is stale: the lock is gone with it
+                self._lock.close()
             self._lock = None
 
     def open_generation(self) -> int:

@@ -35,9 +35,7 @@ STEADY_S = 60.0  #: a run that takes checkpoints for so long has left such an er
 MOST_LOSSES = 20  #: lost tasks in a row without a checkpoint between that has more rows of the sources
 LEAST_WAIT_S, MOST_WAIT_S = 0.1, 30.0  #: before a restart; doubled after each failure in a row
 SLOTS_TICK_S = 0.1
-GONE_S = (
-    60.0  #: for so long a directory of checkpoints may be away, as one that is mounted is, before that ends the query
-)
+GONE_S = 60.0  #: a directory of checkpoints that is away for longer ends the query; a mount may come back
 STOPPED = (
     "Spark was stopped while the stream ran: call stop() of the query before spark.stop(), if that is what you want; "
     "with another Spark and the same checkpoint= it goes on from its last checkpoint"
@@ -282,32 +280,32 @@ class StreamingQuery:
 
     def _execute(self) -> Outcome:
         try:
-            spec, restored = self._prepare()
+            spec, restored, last = self._prepare()
         except (CheckpointError, ConfigError):
             raise
         except Exception as error:  # a disk that is full, a sink that does not answer: later it may
-            self._check_checkpoints()
+            self._check_checkpoints(error)
             return Outcome("failed", f"the run could not begin: {type(error).__name__}: {error}")
         self._gone_since = None
         self._wait_for_slots(spec.tasks)
         if self._stopping.is_set():
             return Outcome("stopped")
-        return self._run_once(spec, restored)
+        return self._run_once(spec, restored, last)
 
-    def _check_checkpoints(self) -> None:
-        """StreamFailed if their directory has not been there for long."""
+    def _check_checkpoints(self, error: Exception) -> None:
+        """StreamFailed if their directory has not been there for long; the error is that of the last try."""
         if self._store.is_there():
             self._gone_since = None
             return
         self._gone_since = self._gone_since or time.monotonic()
         if time.monotonic() - self._gone_since > GONE_S:
             raise StreamFailed(
-                f"the checkpoints in {self._store.path} are gone, and what the stream knew with them: put them back "
-                "and start it again, or give it a new directory, where it begins anew"
-            )
+                f"the checkpoints in {self._store.path} are gone, or cannot be read ({error}), and what the stream "
+                "knew with them: put them back and start it again, or give it a new directory, where it begins anew"
+            ) from error
 
-    def _prepare(self) -> tuple[StreamSpec, dict[str, Any] | None]:
-        """A new generation, and the checkpoint that it begins from."""
+    def _prepare(self) -> tuple[StreamSpec, dict[str, Any] | None, int]:
+        """A new generation, the checkpoint that it begins from, and the greatest number that one ever had."""
         store = self._store
         if store.generation:
             store.check_generation()
@@ -315,6 +313,7 @@ class StreamingQuery:
         restored = store.latest()
         if restored is not None:
             store.drop_after(restored["checkpoint"])
+        last = store.last()
         store.sweep()
         spec = dataclasses.replace(
             self._spec,
@@ -330,9 +329,9 @@ class StreamingQuery:
         for output in spec.outputs:
             rows = [each for checkpoint in checkpoints for _, some in rows_of(output, checkpoint) for each in some]
             output.sink.restore(output.context(spec, 0), rows)
-        return spec, restored
+        return spec, restored, last
 
-    def _run_once(self, spec: StreamSpec, restored: dict[str, Any] | None) -> Outcome:
+    def _run_once(self, spec: StreamSpec, restored: dict[str, Any] | None, last: int) -> Outcome:
         store, settings = self._store, self._checkpoints
         self._coordinator = CheckpointCoordinator(
             range(spec.tasks),
@@ -340,7 +339,7 @@ class StreamingQuery:
             timeout_s=settings.timeout_s,
             min_pause_s=settings.min_pause_s,
             tolerated=settings.tolerated,
-            last=store.last(),
+            last=last,
             now=time.monotonic(),
         )
         run = StreamRun(

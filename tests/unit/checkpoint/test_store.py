@@ -342,3 +342,32 @@ def test_what_is_no_directory_of_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text('{"format": 99, "job": "x", "key_groups": 1}')
     with pytest.raises(CheckpointError, match="of format 99"):
         CheckpointStore(tmp_path)
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.EACCES, errno.ENOENT])
+def test_a_directory_that_nobody_can_look_at_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Such as a mount that is stale, which may come back."""
+
+    def stale(*args: Any, **named: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    store = begun(tmp_path)
+    assert store.is_there()
+    monkeypatch.setattr(os, "stat", stale)
+    assert not store.is_there()
+    monkeypatch.undo()
+    assert store.is_there()
+
+
+def test_a_lock_whose_mount_is_stale_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stale:
+        def close(self) -> None:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    store = begun(tmp_path)
+    monkeypatch.setattr(store, "_lock", Stale())
+    store.unlock()
+    store.lock()
+    store.unlock()
