@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, reduce
-from itertools import combinations
+from itertools import combinations, product
 from operator import and_
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import ConfigError
+from fastbuf.errors import ConfigError, FastbufError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BEYOND_FLOATS = (1 << 24) + 1  #: the least whole number that no float of 32 bits is
+#: Whole numbers to try, for 32 and for 64 bits: far above what floats of 32 bits have, so that sums stay above it, too
+GREAT = ((1 << 28, 1 << 28), (1 << 30, 1 << 52))
 MOST_FLOATS = 4  #: columns of floats in a filter; with more of them bounds are not looked at
 
 
+class _NotValid(Exception):
+    """An expression does not fit the columns; the text says why."""
+
+
 def check_filter(expression: Any, schema: pa.Schema) -> None:
-    """ConfigError unless this is an expression of pyarrow whose columns are in the schema."""
+    """ConfigError unless this is an expression of pyarrow, true or false, whose columns are in the schema."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -27,52 +32,105 @@ def check_filter(expression: Any, schema: pa.Schema) -> None:
             f"filter is {expression!r:.100} ({type(expression).__name__}): give a pyarrow.compute expression, as in "
             "pc.field('amount') > 3"
         )
+    kind = type_given(f"filter {expression}", expression, schema, ConfigError)
+    if kind != pa.bool_():
+        raise ConfigError(f"filter {expression} is not valid here, it gives {kind}: give one that is true or false")
+
+
+def type_given(words: str, expression: Any, schema: pa.Schema, error: type[FastbufError]) -> pa.DataType:
+    """The type of what an expression gives for rows of a schema; ``words`` say whose it is.
+
+    Raises
+    ------
+    error
+        It does not fit the columns.
+    ConfigError
+        It would fail at great numbers.
+    """
     try:
-        # Of a row: without one some functions do not look at types
-        pa.table([pa.nulls(1, field.type) for field in schema], schema.names).filter(expression)
+        kind = _type(expression, schema)
+    except _NotValid as reason:
+        raise error(f"{words} is not valid here: {reason}; the columns are {schema.names}") from reason
+    _check_floats(words, expression, schema)
+    return kind
+
+
+def _type(expression: Any, schema: pa.Schema) -> pa.DataType:
+    import pyarrow as pa
+
+    # Of a row: without one some functions do not look at types
+    row = pa.table([pa.nulls(1, field.type) for field in schema], schema.names)
+    try:
+        return _computed(expression, row).to_table(use_threads=False).schema.field(0).type
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
-        raise ConfigError(
-            f"filter {expression} is not valid here: {reason_of(error)}; the columns are {schema.names}"
-        ) from error
-    check_literals(f"filter {expression}", expression, schema)
+        text = str(error).splitlines()[0]
+        if "Precision is not great enough" in text:
+            text = "a decimal meets a whole number: give a decimal.Decimal"
+        raise _NotValid(text) from error
 
 
-def reason_of(error: Exception) -> str:
-    """Why Arrow refuses an expression."""
-    text = str(error).splitlines()[0]
-    if "Precision is not great enough" in text:
-        return "a decimal meets a whole number: give a decimal.Decimal"
-    return text
+def _computed(expression: Any, table: pa.Table) -> Any:
+    """Arrow's plan for an expression: ``to_table()`` computes it, and its text has the casts that Arrow adds."""
+    from pyarrow import acero
+
+    rows = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    return acero.Declaration("project", acero.ProjectNodeOptions([expression], ["value"]), [rows])
 
 
-def check_literals(words: str, expression: Any, schema: pa.Schema) -> None:
-    """ConfigError where Arrow casts whole numbers to floats of 32 bits, since a literal fits into those.
+def _check_floats(words: str, expression: Any, schema: pa.Schema) -> None:
+    """ConfigError where Arrow casts whole numbers to floats of 32 bits, since what is beside them is one.
 
-    A cast of a greater number fails, with no word of the column: it is tried here with one.
+    Such a cast of a number above 16777216 fails, with no word of the column: it is tried here.  A cast that the user
+    wrote himself is his own.
     """
     import pyarrow as pa
-    import pyarrow.dataset as ds
 
-    is_wide = {pa.int32(), pa.int64(), pa.uint32(), pa.uint64()}.__contains__
-    row = [
-        pa.array([BEYOND_FLOATS], field.type) if is_wide(field.type) else pa.nulls(1, field.type) for field in schema
-    ]
+    text, cast = str(expression), "{to_type=float,"
+    # Of a text that is repeated so often there are gigabytes
+    if "binary_repeat(" in text or str(_computed(expression, schema.empty_table())).count(cast) <= text.count(cast):
+        return
+    for numbers, truth in product(GREAT, (True, False)):
+        row = pa.table([_filled(field.type, numbers, truth) for field in schema], schema.names)
+        try:
+            _computed(expression, row).to_table(use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            if "16777216" in str(error):  # else it is one of the values, which rows need not have
+                raise ConfigError(
+                    f"{words}: Arrow casts a whole number beside a float of 32 bits to such a float, and fails above "
+                    "16777216; a literal such as 2.5 is one, too: cast one side to double, as in "
+                    "pc.scalar(2.5).cast('double')"
+                ) from error
+
+
+def _filled(kind: pa.DataType, numbers: tuple[int, int], truth: bool) -> pa.Array:
+    """A row of a column: its whole numbers, of 32 and of 64 bits, are these; null if it is not known how to fill it."""
+    import pyarrow as pa
+
+    def value(kind: pa.DataType) -> Any:
+        if pa.types.is_struct(kind):
+            return [(kind.field(i).name, value(kind.field(i).type)) for i in range(kind.num_fields)]
+        if pa.types.is_fixed_size_list(kind):
+            return [value(kind.value_type)] * kind.list_size
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            return [value(kind.value_type)]
+        if pa.types.is_boolean(kind):
+            return truth
+        if pa.types.is_integer(kind):
+            return {32: numbers[0], 64: numbers[1]}.get(kind.bit_width, 1)
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            return "1"
+        return 1.0 if pa.types.is_floating(kind) else None
+
     try:
-        ds.dataset(pa.table(row, schema.names)).to_table(columns={"value": expression})
-    except (pa.ArrowException, OSError) as error:
-        if "16777216" in str(error):  # else it is one of the values, which rows need not have
-            raise ConfigError(
-                f"{words}: Arrow takes a literal such as 2.5 as a float of 32 bits, and fails for whole numbers above "
-                "16777216 beside it: write pc.scalar(2.5).cast('double')"
-            ) from error
+        return pa.array([value(kind)], kind)
+    except pa.ArrowException:
+        return pa.nulls(1, kind)
 
 
 def _is_valid(filter: Any, schema: pa.Schema) -> bool:
-    import pyarrow as pa
-
     try:
-        schema.empty_table().filter(filter)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError):
+        _type(filter, schema)
+    except _NotValid:
         return False
     return True
 

@@ -77,6 +77,7 @@ def test_columns_alone_behind_files(spark: Any, files: Path) -> None:
         ((), {"y": pc.field("z") + 1}, SchemaError, "z"),
         ((), {"y": S + 1}, SchemaError, "y="),
         ((), {"y": X / 2.0}, ConfigError, "float of 32 bits"),
+        ((), {"y": (X - 1) * 2.5}, ConfigError, "float of 32 bits"),
         ((), {"y": pc.field("l") + 1}, SchemaError, "y="),
     ],
     ids=str,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.driver.file_types import REFUSED, of_arrow
-from fastbuf_spark.expressions import check_literals, reason_of
+from fastbuf_spark.expressions import type_given
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone
 from fastbuf_spark.worker.steps import Select
 
@@ -59,7 +59,6 @@ class Selection:
             A column is not there, or an expression does not fit the columns, or has a type that Spark has not.
         """
         import pyarrow as pa
-        import pyarrow.dataset as ds
         from pyspark.sql.types import StructField, StructType
 
         if missing := [name for name in self.columns if schema.names.count(name) != 1]:
@@ -67,19 +66,10 @@ class Selection:
         shape = arrow_schema(schema, session_zone(spark), large_types(spark))
         fields = [schema[name] for name in self.columns]
         for name, expression in self.expressions:
-            try:
-                # Of a row: without one some functions do not look at types
-                row = pa.table([pa.nulls(1, field.type) for field in shape], shape.names)
-                kind = ds.dataset(row).to_table(columns={name: expression}).schema
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
-                raise SchemaError(
-                    f"select has {name}={expression}, which is not valid here: {reason_of(error)}; the columns are "
-                    f"{schema.names}"
-                ) from error
-            check_literals(f"select {name}={expression}", expression, shape)
-            field = of_arrow(kind)[name]
+            kind = type_given(f"select {name}={expression}", expression, shape, SchemaError)
+            field = of_arrow(pa.schema([(name, kind)]))[name]
             if REFUSED in field.metadata:
-                raise SchemaError(f"select has {name}={expression} of Arrow's type {kind.field(0).type}: cast it")
+                raise SchemaError(f"select has {name}={expression} of Arrow's type {kind}: cast it")
             fields.append(StructField(name, field.dataType, True))
         result = StructType(fields)
         shown = arrow_schema(result, session_zone(spark), large_types(spark))
