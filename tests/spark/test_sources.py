@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pyspark.errors
 import pytest
@@ -367,6 +368,68 @@ def test_a_file_that_is_gone(spark: Any, tmp_path: Path, format: str) -> None:
     gone.unlink()
     assert f"b.{format} is gone since files were listed" in failure(strict.count)
     assert lenient.collect() == theirs.collect() == [Row(n=1)]
+
+
+@pytest.mark.parametrize("step", ["schema", "footers"])
+@pytest.mark.parametrize(
+    ("format", "options"),
+    [("parquet", {}), ("parquet", {"mergeSchema": True}), ("orc", {}), ("csv", {"header": True})],
+    ids=["parquet", "merged", "orc", "csv"],
+)
+def test_a_file_that_goes_while_the_driver_plans(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, options: dict[str, Any], step: str
+) -> None:
+    """Behind the listing: as one that goes later, in the step that reads schemas and in the one that reads footers."""
+    from fastbuf_spark.driver import splits
+    from fastbuf_spark.formats.base import Format
+    from fastbuf_spark.formats.csv import Csv
+
+    for name, value in (("a", 1), ("b", 2)):
+        path = tmp_path / f"{name}.{format}"
+        if format == "csv":
+            path.write_text(f"n\n{value}\n")
+        elif format == "orc":
+            orc.write_table(pa.table({"n": [value]}), path)
+        else:
+            pq.write_table(pa.table({"n": [value]}), path)
+    gone = tmp_path / f"a.{format}"
+
+    def after(call: Callable[..., Any]) -> Callable[..., Any]:
+        def first(*args: Any, **named: Any) -> Any:
+            gone.unlink(missing_ok=True)
+            return call(*args, **named)
+
+        return first
+
+    if step == "footers":
+        monkeypatch.setattr(splits, "pieces", after(splits.pieces))
+    else:
+        owner = Csv if format == "csv" else Format
+        monkeypatch.setattr(owner, "schema", after(owner.schema))
+    content = gone.read_bytes()
+    read = getattr(fbs, f"read_{format}")
+    assert [int(row.n) for row in read(spark, tmp_path, ignoreMissingFiles=True, **options).to_df().collect()] == [2]
+    gone.write_bytes(content)
+    if step == "schema" or format == "parquet":
+        with pytest.raises(ResourceError, match=rf"a\.{format} is gone since files were listed"):
+            read(spark, tmp_path, **options)
+    else:
+        assert f"a.{format} is gone since files were listed" in failure(read(spark, tmp_path, **options).to_df().count)
+
+
+def test_all_files_go_while_the_driver_plans(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastbuf_spark.formats.parquet import Parquet
+
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "a.parquet")
+    tell = Parquet.tell
+
+    def gone(self: Parquet, asked: Any, files: list[str], summaries: list[str]) -> list[str]:
+        (tmp_path / "a.parquet").unlink()
+        return tell(self, asked, files, summaries)
+
+    monkeypatch.setattr(Parquet, "tell", gone)
+    with pytest.raises(ConfigError, match="has no Parquet files to take the schema from"):
+        fbs.read_parquet(spark, tmp_path, ignoreMissingFiles=True)
 
 
 def test_no_row_enters_the_jvm(spark: Any, tmp_path: Path) -> None:

@@ -290,7 +290,7 @@ def _shared(
     read = Read((), read_with, shown, filter, tuple(texts), zone, any_case, missing_ok)
     tasks = None if is_connect(spark) else slots_of(spark.sparkContext)
     files = [(file, format or _of_dataset(fragment), fragment) for file, fragment in fragments]
-    parts = splits.pieces(files, read_with, read.skipping)
+    parts = splits.pieces(files, read_with, read.skipping, missing_ok)
     shared = splits.shared_out(parts, tasks or CONNECT_TASKS)
     mib = sum(part.nbytes for part in parts) / (1 << 20)
     pieces = f"{counted(len(fragments), 'file')}, {counted(len(parts), 'piece')}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf_spark.driver.directory_names import value_of
 from fastbuf_spark.driver.files import File
 from fastbuf_spark.expressions import Skipping
-from fastbuf_spark.formats.base import READERS, Format
+from fastbuf_spark.formats.base import READERS, Format, missing
 from fastbuf_spark.worker.reading import Piece
 
 if TYPE_CHECKING:
@@ -40,9 +40,23 @@ def fragments(
 
 
 def pieces(
-    files: Sequence[tuple[File | None, Format, Any]], schema: pa.Schema, skipping: Skipping | None
+    files: Sequence[tuple[File | None, Format, Any]],
+    schema: pa.Schema,
+    skipping: Skipping | None,
+    missing_ok: bool = False,
 ) -> list[Piece]:
-    """The parts of files that may have rows which match: row groups, or a file as a whole."""
+    """The parts of files that may have rows which match: row groups, or a file as a whole.
+
+    Parameters
+    ----------
+    missing_ok
+        Whether a file that is gone has none.
+
+    Raises
+    ------
+    ResourceError
+        A file is gone, and that is not to be ignored.
+    """
     cut = len(files) <= MOST_FOOTERS
 
     def of(each: tuple[File | None, Format, Any]) -> list[Piece]:
@@ -51,11 +65,14 @@ def pieces(
         if skipping is not None and skipping.skips(fragment.partition_expression):
             return []
         whole = not cut or mask is not None
-        parts = [(fragment, 0, size)] if whole else format.split(fragment, size, schema, skipping)
-        return [
-            Piece(format, part, rows, max(0, nbytes), size, when, mask, () if whole else format.groups(part))
-            for part, rows, nbytes in parts
-        ]
+        if whole:
+            return [Piece(format, fragment, 0, max(0, size), size, when, mask)]
+        with missing(fragment.path, fragment.filesystem, missing_ok):
+            return [
+                Piece(format, part, rows, max(0, nbytes), size, when, mask, format.groups(part))
+                for part, rows, nbytes in format.split(fragment, size, schema, skipping)
+            ]
+        return []
 
     with ThreadPoolExecutor(READERS) as readers:
         return [piece for parts in readers.map(of, files) for piece in parts]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from fastbuf.errors import ConfigError, SchemaMismatch
+from fastbuf.errors import ConfigError, ResourceError, SchemaMismatch
 from fastbuf_spark.schema import alters
 from fastbuf_spark.worker.stores import same_system
 
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 64 << 10
 READERS = 16  #: threads that read what files tell of themselves
+GONE = "is gone since files were listed: list them again, or ignoreMissingFiles=True reads on without it"
+
+log = logging.getLogger("fastbuf_spark")
 
 
 @dataclass(frozen=True)
@@ -101,23 +106,29 @@ class Format:
         ------
         ConfigError
             There are no files.
+        ResourceError
+            A file is gone, and that is not to be ignored.
         """
-        at = self.tell(asked, [file.path for file in files], summaries)
-        if not at:
-            raise ConfigError(f"{asked.path} has no {self.title} files to take the schema from: give schema=")
+        sizes, missing_ok = {file.path: file.size for file in files}, asked.is_set("ignoreMissingFiles")
 
-        sizes = {file.path: file.size for file in files}
-
-        def of(path: str) -> tuple[str, StructType]:
-            with with_path(path):
+        def of(path: str) -> tuple[str, StructType] | None:
+            with missing(path, system, missing_ok), with_path(path):
                 return path, self.schema_of(asked, self.fragment(path, system, size=sizes.get(path, -1)))
+            return None
 
+        at = self.tell(asked, [file.path for file in files], summaries)
+        if asked.is_set("mergeSchema"):
+            with ThreadPoolExecutor(READERS) as readers:
+                schemas = [each for each in readers.map(of, at) if each is not None]
+        else:
+            schemas = list(islice(filter(None, map(of, at)), 1))
+        if not schemas:
+            raise ConfigError(f"{asked.path} has no {self.title} files to take the schema from: give schema=")
         if not asked.is_set("mergeSchema"):
-            return of(at[0])[1]
+            return schemas[0][1]
         from fastbuf_spark.driver.merged_schemas import merged
 
-        with ThreadPoolExecutor(READERS) as readers:
-            return merged(readers.map(of, at), asked.is_set("caseSensitive"))
+        return merged(schemas, asked.is_set("caseSensitive"))
 
     def tell(self, asked: Asked, files: list[str], summaries: list[str]) -> list[str]:
         """The paths of the files that tell the schema, in the order in which they count.
@@ -337,6 +348,25 @@ class OfDataset(Scanned):
     def fields(self, fragment: Any) -> pa.Schema | None:
         guessed = fragment.format.default_extname in ("csv", "json")
         return None if guessed else super().fields(fragment)
+
+
+@contextlib.contextmanager
+def missing(path: str, system: Any, missing_ok: bool) -> Iterator[None]:
+    """Leave a file out that is gone since it was listed.
+
+    Raises
+    ------
+    ResourceError
+        It is gone, and ``missing_ok`` is False.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        if system.get_file_info(path).type.name != "NotFound":
+            raise
+        if not missing_ok:
+            raise ResourceError(f"{path} {GONE}") from error
+        log.warning("%s is gone, and is left out, as ignoreMissingFiles says", path)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fastbuf.errors import ConfigError, SchemaError, SchemaMismatch
 from fastbuf_spark.driver.reader_options import is_true
-from fastbuf_spark.formats.base import with_path
+from fastbuf_spark.formats.base import missing, with_path
 from fastbuf_spark.formats.lines import BLANK, BOM, LINE_BREAK, Lines, check_utf8, line_break, line_end, text_of
 
 if TYPE_CHECKING:
@@ -86,7 +86,10 @@ class Csv(Lines):
         from pyspark.sql.types import StringType, StructField, StructType
 
         for file in files:
-            if names := self._first_values(file.path, system):
+            names: list[str] = []
+            with missing(file.path, system, asked.is_set("ignoreMissingFiles")):
+                names = self._first_values(file.path, system)
+            if names:
                 names = self._headed(names, asked.is_set("caseSensitive"))
                 return StructType([StructField(name, StringType()) for name in names])
         raise ConfigError(f"{asked.path} has no files with lines: give schema=")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ResourceError, SchemaMismatch
 from fastbuf_spark.expressions import Skipping
-from fastbuf_spark.formats.base import BATCH_ROWS, Format, with_path
+from fastbuf_spark.formats.base import BATCH_ROWS, GONE, Format, missing, with_path
 from fastbuf_spark.schema import conform
 from fastbuf_spark.worker.stores import is_store, open_ahead, parts_of
 from fastbuf_spark.worker.texts import of_text
@@ -25,9 +24,6 @@ NEEDED = b"fastbuf:needed"  #: there too: files must have the field
 NOT_THERE = " (not in this file)"  #: at the end of a name that another field of the file has
 BATCH_BYTES = 8 << 20  #: approximate size limit of a batch of long rows
 LEAST_ROWS = 1 << 10
-GONE = "is gone since files were listed: list them again, or ignoreMissingFiles=True reads on without it"
-
-log = logging.getLogger("fastbuf_spark")
 
 
 @dataclass(frozen=True)
@@ -66,10 +62,6 @@ class Piece:
         place, size = state["fragment"], state["size"]
         fragment = state["format"].fragment_at(place, size, state["groups"]) if size >= 0 else place[0](*place[1])
         self.__dict__.update(state, fragment=fragment)
-
-    def is_gone(self) -> bool:
-        """Whether the file is there no more."""
-        return self.fragment.filesystem.get_file_info(self.fragment.path).type.name == "NotFound"
 
     def check(self, missing_ok: bool = False) -> None:
         """Check that the file is still the one that the driver listed: the plan is not valid for another one.
@@ -156,14 +148,8 @@ class Read:
         ResourceError
             The file is gone, and that is not to be ignored.
         """
-        try:
+        with missing(piece.fragment.path, piece.fragment.filesystem, self.missing_ok):
             yield from self._rows_of(piece)
-        except FileNotFoundError as error:
-            if not piece.is_gone():
-                raise
-            if not self.missing_ok:
-                raise ResourceError(f"{piece.fragment.path} {GONE}") from error
-            log.warning("%s is gone, and is left out, as ignoreMissingFiles says", piece.fragment.path)
 
     def _rows_of(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         format, skipping = piece.format, self.skipping
