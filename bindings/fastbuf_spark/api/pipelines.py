@@ -23,7 +23,7 @@ from fastbuf_spark.driver.checks import (
     check_mode,
     check_session,
     is_connect,
-    partition_count,
+    partition_count_or_none,
 )
 from fastbuf_spark.driver.jobs import cancelled_with
 from fastbuf_spark.driver.keys import as_keys
@@ -199,18 +199,18 @@ class Pipeline:
         key_columns = as_keys(keys)
         if not key_columns:
             raise ConfigError("shuffle has no keys: name a column, or use rebalance() to distribute rows in turn")
-        return self._then(steps.Repartition(key_columns, _count(partitions), _mode(mode)))
+        return self._then(steps.Repartition(key_columns, partition_count_or_none(partitions), _mode(mode)))
 
     def rebalance(self, partitions: int | None = None, mode: str = "auto") -> Pipeline:
         """Distribute rows evenly over the partitions, in turn.  Parameters are those of :meth:`shuffle`."""
-        return self._then(steps.Repartition((), _count(partitions), _mode(mode)))
+        return self._then(steps.Repartition((), partition_count_or_none(partitions), _mode(mode)))
 
     def broadcast(self, partitions: int | None = None, mode: str = "auto") -> Pipeline:
         """Send all rows to every partition, so that the result has one copy of each row per partition.
 
         Parameters are those of :meth:`shuffle`.
         """
-        return self._then(steps.Broadcast(_count(partitions), _mode(mode)))
+        return self._then(steps.Broadcast(partition_count_or_none(partitions), _mode(mode)))
 
     def random_shuffle(self, seed: int, partitions: int | None = None, mode: str = "auto") -> Pipeline:
         """Put the rows into a random order, over all partitions and within each; for training data.
@@ -231,7 +231,7 @@ class Pipeline:
         if isinstance(seed, bool | np.bool_) or not hasattr(seed, "__index__"):
             raise ConfigError(f"seed is {seed!r}: give a whole number")
         number = operator.index(seed)
-        return self._then(steps.RandomShuffle(number, _count(partitions), _mode(mode)))
+        return self._then(steps.RandomShuffle(number, partition_count_or_none(partitions), _mode(mode)))
 
     def group_by(
         self,
@@ -251,7 +251,7 @@ class Pipeline:
         """
         key_columns = as_keys(keys)
         order = () if sort_by is None else as_keys(sort_by)
-        return PipelineGroups(self, key_columns, _count(partitions), order, _mode(mode))
+        return PipelineGroups(self, key_columns, partition_count_or_none(partitions), order, _mode(mode))
 
     def _grouped(self, groups: Grouped[Any], verb: Verb) -> Pipeline:
         """With a step that calls a method of groups."""
@@ -453,10 +453,6 @@ def _pandas_map(func: FrameFunction, result: StructType, spark: Any, schema: Str
 def _filter(expression: Any, spark: Any, schema: StructType) -> Callable[..., Any]:
     check_filter(expression, arrow_schema(schema, session_zone(spark), large_types(spark)))
     return Filter(expression)
-
-
-def _count(partitions: Any) -> int | None:
-    return None if partitions is None else partition_count(partitions, "partitions")
 
 
 def _mode(mode: str) -> str:

@@ -132,6 +132,11 @@ def partition_count(num_partitions: Any, name: str = "num_partitions") -> int:
     raise ArgumentTypeError.of(words, name, "int", num_partitions)
 
 
+def partition_count_or_none(partitions: Any, name: str = "partitions") -> int | None:
+    """As :func:`partition_count`, or None: it is not asked for."""
+    return None if partitions is None else partition_count(partitions, name)
+
+
 def is_connect(spark: Any) -> bool:
     """Whether a session or DataFrame is of Spark Connect, which has no SparkContext."""
     return type(spark).__module__.startswith("pyspark.sql.connect")

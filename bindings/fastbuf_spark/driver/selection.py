@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from fastbuf.checks import twice
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.driver.file_types import REFUSED, of_arrow
 from fastbuf_spark.expressions import type_given
@@ -44,8 +45,8 @@ class Selection:
         names = [*columns, *expressions]
         if not names:
             raise ConfigError(f"select has no columns: {way}")
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ConfigError(f"select has {', '.join(map(repr, twice))} twice: leave one out")
+        if several := twice(names):
+            raise ConfigError(f"select has {', '.join(map(repr, several))} twice: leave one out")
         return cls(columns, tuple(expressions.items()))
 
     def of_rows(self, spark: Any, schema: StructType) -> tuple[Select, StructType]:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fastbuf.checks import twice
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.driver import files as listing
 from fastbuf_spark.driver import splits
@@ -218,12 +219,12 @@ def _schemas(spark: Any, whole: StructType, columns: Iterable[str] | None, filte
     if isinstance(columns, str):
         raise ConfigError(f"columns is {columns!r}: give a list of names")
     names = list(whole.names if columns is None else columns)
-    twice = sorted({name for name in whole.names if whole.names.count(name) > 1})
-    if any(name in twice for name in names):
-        others = [name for name in whole.names if name not in twice]
+    several = twice(whole.names)
+    if any(name in several for name in names):
+        others = [name for name in whole.names if name not in several]
         raise SchemaError(
-            f"the files, or schema=, have more than one column {' and one '.join(map(repr, twice))}, of {whole.names}: "
-            f"leave them out (columns={others}), or give names of their own"
+            f"the files, or schema=, have more than one column {' and one '.join(map(repr, several))}, of "
+            f"{whole.names}: leave them out (columns={others}), or give names of their own"
         )
     if not whole.names:
         raise ConfigError("the files, or schema=, have no columns: there is nothing to read")

@@ -40,11 +40,6 @@ def label_of(func: Any) -> str:
     return getattr(func, "__name__", type(func).__name__)
 
 
-def micros_of(name: str, value: float | str) -> int:
-    """The same in microseconds."""
-    return round(seconds_of(name, value) * 1_000_000)
-
-
 def seconds_of(name: str, value: float | str) -> float:
     """An interval in seconds, from a number or from text with a unit."""
     if isinstance(value, str):
@@ -52,3 +47,13 @@ def seconds_of(name: str, value: float | str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         raise ConfigError(f"{name} is {value!r}: give seconds, or text with a unit, as in '10 seconds'")
     return float(value)
+
+
+def millis_of(name: str, value: float | str) -> int:
+    """An interval in milliseconds; see :func:`seconds_of`."""
+    return round(seconds_of(name, value) * 1000)
+
+
+def micros_of(name: str, value: float | str) -> int:
+    """An interval in microseconds; see :func:`seconds_of`."""
+    return round(seconds_of(name, value) * 1_000_000)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.driver.checks import check_conf, is_connect, partition_count
+from fastbuf_spark.driver.checks import check_conf, is_connect, partition_count, partition_count_or_none
 from fastbuf_spark.schema import struct_type
 from fastbuf_spark.streams.drafts import Draft, seconds_of
 from fastbuf_spark.streams.source import StreamSource
@@ -21,7 +21,7 @@ def _first(spark: Any, source: StreamSource, tasks: int | None, conf: ShuffleCon
     check_conf(conf)
     if is_connect(spark):
         raise ConfigError("streams need a SparkContext, which Spark Connect has not: run the driver on the cluster")
-    count = None if tasks is None else partition_count(tasks, "tasks")
+    count = partition_count_or_none(tasks, "tasks")
     return Stream(spark, (Draft("source", count, source.schema, source.schema, source, words=(source.name,)),), conf)
 
 

@@ -12,7 +12,7 @@ from fastbuf_spark.api.functions import pandas_rules
 from fastbuf_spark.driver.checks import check_function
 from fastbuf_spark.schema import struct_type
 from fastbuf_spark.streams.absent import OF_GROUPS, refuse
-from fastbuf_spark.streams.drafts import label_of, micros_of, seconds_of
+from fastbuf_spark.streams.drafts import label_of, micros_of, millis_of
 from fastbuf_spark.streams.sink import Sink
 from fastbuf_spark.streams.stream import Stream
 from fastbuf_spark.streams.stream_windows import StreamWindows
@@ -124,7 +124,7 @@ class StreamGroups:
         if not isinstance(assigner, Global):
             _check_times(self._before, words)
             column = time or self._time(words)
-        every = None if early_every is None else round(seconds_of("early_every", early_every) * 1000)
+        every = None if early_every is None else millis_of("early_every", early_every)
         spec = WindowSpec(
             self._keys,
             column,
@@ -337,7 +337,7 @@ class StreamGroups:
             before._as_it_is(func),
             before._arrow(result),
             before._arrow(state_type),
-            None if ttl is None else round(seconds_of("ttl", ttl) * 1000),
+            None if ttl is None else millis_of("ttl", ttl),
         )
         return self._with(operator, result, name or f"{label_of(func)} by {', '.join(self._keys)}")
 

@@ -65,8 +65,7 @@ class KafkaReader:
 
         places = []
         for split in splits:
-            topic, _, number = split.name.rpartition("-")
-            place = (topic, int(number))
+            place = _place(split.name)
             begin, stop = split.offset if isinstance(split.offset, list) else (split.offset, None)
             if stop is not None:
                 self._stop[place] = stop
@@ -103,8 +102,7 @@ class KafkaReader:
             return
         partitions = []
         for name, offset in offsets.items():
-            topic, _, number = name.rpartition("-")
-            partitions.append(TopicPartition(topic, int(number), offset[0] if isinstance(offset, list) else offset))
+            partitions.append(TopicPartition(*_place(name), offset[0] if isinstance(offset, list) else offset))
         try:
             self._consumer.commit(offsets=partitions, asynchronous=True)
         except KafkaException as error:
@@ -213,6 +211,12 @@ class KafkaReader:
             raise RecordError(f'{words}.  To leave such records out: on_bad="skip"')
         self.skipped += len(wrong)
         log.warning("%s; it and %d others were left out, %d so far", words, len(wrong) - 1, self.skipped)
+
+
+def _place(split: str) -> Place:
+    """Topic and partition of a split, from its name."""
+    topic, _, number = split.rpartition("-")
+    return topic, int(number)
 
 
 def _timestamps(messages: list[Message], kind: pa.DataType) -> pa.Array:

@@ -11,7 +11,7 @@ from fastbuf.checkpoint.store import CheckpointStore
 from fastbuf.errors import ConfigError
 from fastbuf_spark.api.functions import pandas_rules
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.driver.checks import check_function, partition_count, slots_of
+from fastbuf_spark.driver.checks import check_function, partition_count_or_none, slots_of
 from fastbuf_spark.driver.file_systems import shared_folder
 from fastbuf_spark.driver.selection import Selection
 from fastbuf_spark.pyspark_private import pickled
@@ -20,7 +20,7 @@ from fastbuf_spark.schema import arrow_schema, large_types, not_carried, session
 from fastbuf_spark.shipping import AsItIs
 from fastbuf_spark.streams.absent import OF_STREAMS, refuse
 from fastbuf_spark.streams.compatible import check_sinks, fit
-from fastbuf_spark.streams.drafts import Draft, seconds_of
+from fastbuf_spark.streams.drafts import Draft, millis_of, seconds_of
 from fastbuf_spark.streams.event_times import TimeSpec
 from fastbuf_spark.streams.joins import JoinSpec
 from fastbuf_spark.streams.query import CheckpointConf, StreamingQuery, check_slots
@@ -118,7 +118,7 @@ class Stream:
             )
         if watermark not in WATERMARKS:
             raise ConfigError(f"watermark is {watermark!r}: it must be one of {', '.join(WATERMARKS)}")
-        strategy = BoundedOutOfOrderness(round(seconds_of("delay", delay) * 1000))
+        strategy = BoundedOutOfOrderness(millis_of("delay", delay))
         if align is not None and watermark == "spark":
             raise ConfigError("align= goes by the watermarks of splits, and watermark='spark' has none: leave one out")
         if align is not None and getattr(first.source, "one_at_a_time", False):
@@ -126,7 +126,7 @@ class Stream:
                 "align= lets splits wait for those behind them, and files are read one after the other, in the order "
                 "of their times: leave it out"
             )
-        drift = None if align is None else round(seconds_of("align", align) * 1000)
+        drift = None if align is None else millis_of("align", align)
         time = TimeSpec(column, strategy, None if idle is None else seconds_of("idle", idle), watermark, drift)
         draft = dataclasses.replace(first, time=time, computed=(*first.computed, *first.links), links=())
         return Stream(self._spark, (draft,), self._conf)
@@ -213,7 +213,7 @@ class Stream:
         left = (*self._drafts[:-1], dataclasses.replace(self._drafts[-1], keys=keys))
         right = (*moved[:-1], dataclasses.replace(moved[-1], keys=other_keys, schema=self.schema))
         inputs = (shift - 1, shift + len(moved) - 1)
-        count = None if partitions is None else partition_count(partitions, "partitions")
+        count = partition_count_or_none(partitions)
         behind = Draft(label, count, schema, self.schema, operator=operator, inputs=inputs)
         return Stream(self._spark, (*left, *right, behind), self._conf)
 
@@ -400,7 +400,7 @@ class Stream:
     def _exchange(self, label: str, keys: tuple[str, ...], partitions: int | None, operator: Any = None) -> Stream:
         if why := not_carried(self.schema, self._arrow(self.schema)):
             raise ConfigError(f"the rows cannot be sent: {why}")
-        count = None if partitions is None else partition_count(partitions, "partitions")
+        count = partition_count_or_none(partitions)
         last = self._drafts[-1]
         if len(last.inputs) > 1 and last.operator is None and not last.links and last.tasks is None:
             # A union that does nothing: what it reads from sends to this stage at once
