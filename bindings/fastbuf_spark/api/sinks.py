@@ -12,7 +12,7 @@ from fastbuf_spark.driver.commit import MODES, Commit
 from fastbuf_spark.driver.file_systems import file_system
 from fastbuf_spark.driver.jobs import cancelled_with
 from fastbuf_spark.driver.reader_options import is_true
-from fastbuf_spark.driver.writer_options import writing
+from fastbuf_spark.driver.writer_options import directories, writing
 from fastbuf_spark.formats.base import BATCH_ROWS, Format
 from fastbuf_spark.formats.ipc import Ipc
 from fastbuf_spark.formats.parquet import Parquet
@@ -158,7 +158,7 @@ def _write(
     spark, schema = plan.spark, at.schema
     compression, limits = how(spark)
     case = is_true(spark.conf.getAll, "spark.sql.caseSensitive")
-    by = _by(partition_by, schema.names, case)
+    by = directories(partition_by, schema.names, case)
     columns = _columns(schema, tuple(by.values()), case, format)
     if any(schema.fields[i].dataType.simpleString() == "timestamp" for i in by.values()):
         _check_zone(session_zone(spark))
@@ -210,28 +210,6 @@ def _files(spark: Any, schema: StructType, columns: tuple[int, ...], format: For
 
     struct = StructType([schema.fields[i] for i in columns])
     return format.schema_in_files(struct, session_zone(spark), str(spark.version))
-
-
-def _by(partition_by: Any, names: list[str], case: bool) -> dict[str, int]:
-    """The names in ``partition_by``, which name directories as they are given there, and the places of their columns.
-
-    ``case``: whether names that differ in case are two.
-    """
-    try:
-        by = [partition_by] if isinstance(partition_by, str) else list(() if partition_by is None else partition_by)
-    except TypeError:  # a Column, or a number
-        by = [partition_by]
-    shown = names if case else [name.lower() for name in names]
-    keys = [each if case else each.lower() for each in by if isinstance(each, str)]
-    if len(keys) < len(by) or not set(keys) <= set(shown) or len(set(keys)) < len(by) or 0 < len(names) <= len(by):
-        raise ConfigError(f"partition_by is {by}: give names of {names}, each once, and leave one for the files")
-    hidden = [name for name in by if not name or name.startswith(".")]
-    if hidden:
-        raise ConfigError(
-            f"partition_by has {hidden[0]!r}: readers do not see, or do not understand, directories named "
-            f"{hidden[0] + '=...'!r}; rename the column"
-        )
-    return {name: shown.index(each) for name, each in zip(by, keys, strict=True)}
 
 
 def _columns(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, ResourceError
-from fastbuf_spark.api.sinks import Written, _by, _columns, _files
+from fastbuf_spark.api.sinks import Written, _columns, _files
 from fastbuf_spark.driver.checks import check_mode
 from fastbuf_spark.driver.commit import GONE, CommitUnknown, is_dead, owner_of
 from fastbuf_spark.driver.delta import location, opened
@@ -19,7 +19,7 @@ from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns,
 from fastbuf_spark.driver.jobs import cancelled_with
 from fastbuf_spark.driver.table_columns import check_replaced, partition_values, renamed
 from fastbuf_spark.driver.uploads import end_uploads
-from fastbuf_spark.driver.writer_options import writing
+from fastbuf_spark.driver.writer_options import directories, writing
 from fastbuf_spark.schema import struct_type
 from fastbuf_spark.worker.delta import DeltaWrite
 from fastbuf_spark.worker.stores import UPLOAD_BYTES, check_sizes, children, delete_dir, is_store
@@ -109,11 +109,11 @@ def write_delta(
     schema: StructType = at.schema
     check_columns(schema)
     names = schema.names
-    listed = None if partition_by is None and table is not None else list(_by(partition_by, names, False))
+    listed = None if partition_by is None and table is not None else list(directories(partition_by, names, False))
     if table is not None:
         names = check_table(table, uri, schema, listed, mode == "overwrite")
         listed = list(table.metadata().partition_columns)
-    by = _by(listed, names, False)
+    by = directories(listed, names, False)
     schema = renamed(schema, names)
     columns = _columns(schema, tuple(by.values()), False)
     chosen = None if predicate is None else partition_values(predicate, list(by))

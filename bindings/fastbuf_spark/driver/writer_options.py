@@ -1,4 +1,4 @@
-"""How Parquet files are written: by arguments of a writer, else by those settings that Spark's own writer follows."""
+"""How files are written, and in which directories: by arguments, else by settings that Spark's own writer follows."""
 
 from __future__ import annotations
 
@@ -27,6 +27,45 @@ def codec(name: Any, whose: str = "compression") -> str:
     if key not in CODECS:
         raise ConfigError(f"{whose} is {name!r}: it must be one of {', '.join(CODECS)}")
     return key
+
+
+def listed(partition_by: Any) -> tuple[Any, ...]:
+    """What ``partition_by`` was given: names of columns, one, or none."""
+    if partition_by is None or isinstance(partition_by, str):
+        return () if partition_by is None else (partition_by,)
+    try:
+        return tuple(partition_by)
+    except TypeError:  # a Column, or a number
+        return (partition_by,)
+
+
+def directories(partition_by: Any, names: list[str], case: bool = True) -> dict[str, int]:
+    """The names in ``partition_by``, which name directories as they are given there, and the places of their columns.
+
+    Parameters
+    ----------
+    names
+        Of all columns.
+    case
+        Whether names that differ in case are two.
+
+    Raises
+    ------
+    ConfigError
+        It is not names of columns, or none is left for the files, or readers do not see such a directory.
+    """
+    by = listed(partition_by)
+    shown = names if case else [name.lower() for name in names]
+    keys = [each if case else each.lower() for each in by if isinstance(each, str)]
+    if len(keys) < len(by) or not set(keys) <= set(shown) or len(set(keys)) < len(by) or 0 < len(names) <= len(by):
+        raise ConfigError(f"partition_by is {list(by)}: give names of {names}, each once, and leave one for the files")
+    hidden = [name for name in by if not name or name.startswith(".")]
+    if hidden:
+        raise ConfigError(
+            f"partition_by has {hidden[0]!r}: readers do not see, or do not understand, directories named "
+            f"{hidden[0] + '=...'!r}; rename the column"
+        )
+    return {name: shown.index(each) for name, each in zip(by, keys, strict=True)}
 
 
 def writing(spark: Any, compression: str | None, row_group_size: int | None) -> tuple[str, Limits]:

@@ -17,10 +17,10 @@ from fastbuf.errors import ConfigError
 from fastbuf_spark.driver.delta import location
 from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns, check_table, existing
 from fastbuf_spark.driver.file_types import of_arrow
-from fastbuf_spark.driver.writer_options import codec
+from fastbuf_spark.driver.writer_options import codec, directories, listed
 from fastbuf_spark.formats.parquet import file_schema
 from fastbuf_spark.streams.fail_points import reach
-from fastbuf_spark.streams.parquet import MEMORY_BYTES, FileWriter, sync_file
+from fastbuf_spark.streams.parquet import MEMORY_BYTES, FileWriter, parted, sync_file
 from fastbuf_spark.streams.sink import CommitFailed, Committable, SinkContext, SinkWriter
 from fastbuf_spark.worker.delta import DeltaWrite
 
@@ -47,9 +47,7 @@ class DeltaSink:
         """The table takes such rows, or can be made."""
         rows = of_arrow(schema)
         check_columns(rows)
-        missing = [name for name in self.partition_by if name not in schema.names]
-        if missing or len(self.partition_by) == len(schema.names):
-            raise ConfigError(f"partition_by is {list(self.partition_by)}: give some of {schema.names}, and not all")
+        directories(self.partition_by, schema.names)
         uri = self._location()[2]
         table = existing(uri, self.storage_options)
         if table is None:
@@ -75,7 +73,6 @@ class DeltaSink:
 
 class _DeltaWriter(FileWriter):
     def __init__(self, sink: DeltaSink, context: SinkContext) -> None:
-        import pyarrow as pa
         from pyarrow import fs
 
         self._system, self._root, _ = sink._location()
@@ -83,12 +80,10 @@ class _DeltaWriter(FileWriter):
         self._application = f"fastbuf-{context.job}-{context.generation}-{context.task}"
         self._folder = f"fastbuf-{context.job}"
         self._to = sink._commit(context.schema)
-        columns = tuple(i for i, name in enumerate(context.schema.names) if name not in sink.partition_by)
-        by = tuple((name, context.schema.get_field_index(name)) for name in sink.partition_by)
-        shape = file_schema(pa.schema([context.schema.field(i) for i in columns]), {})
+        shape, columns, by = parted(context.schema, sink.partition_by)
         at = f"{self._root}/{self._folder}"
         self._system.create_dir(at, recursive=True)
-        self._write = DeltaWrite(self._system, at, shape, columns, by, sink.compression, MEMORY_BYTES)
+        self._write = DeltaWrite(self._system, at, file_schema(shape, {}), columns, by, sink.compression, MEMORY_BYTES)
 
     def prepare(self, checkpoint: int) -> list[Committable]:
         files = [
@@ -123,7 +118,7 @@ class _DeltaWriter(FileWriter):
 
 def to_delta(
     path: str | os.PathLike[str],
-    partition_by: str | Iterable[str] = (),
+    partition_by: str | Iterable[str] | None = None,
     *,
     compression: str = "snappy",
     storage_options: Mapping[str, str] | None = None,
@@ -146,5 +141,4 @@ def to_delta(
     Workers need the package deltalake.  Each task adds at least one file for each checkpoint in which it has rows:
     choose the interval by the size of files that readers like.
     """
-    by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-    return DeltaSink(os.fspath(path), by, codec(compression), storage_options)
+    return DeltaSink(os.fspath(path), listed(partition_by), codec(compression), storage_options)

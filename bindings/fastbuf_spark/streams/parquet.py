@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.checkpoint.store import sync_directory
-from fastbuf.errors import ConfigError
 from fastbuf_spark.driver.file_systems import shared_folder
-from fastbuf_spark.driver.writer_options import codec
+from fastbuf_spark.driver.writer_options import codec, directories, listed
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.sink import CommitFailed, Committable, SinkContext, SinkWriter
 from fastbuf_spark.worker.writing import Attempt, Write
@@ -41,11 +40,7 @@ class ParquetSink:
 
     def check(self, schema: pa.Schema, exactly_once: bool) -> None:
         """The columns that name directories are there, and the directory can be made."""
-        missing = [name for name in self.partition_by if name not in schema.names]
-        if missing:
-            raise ConfigError(f"partition_by has {missing}, the rows have {schema.names}")
-        if len(self.partition_by) == len(schema.names):
-            raise ConfigError("partition_by has all columns: none is left for the files")
+        directories(self.partition_by, schema.names)
         Path(self.path).mkdir(parents=True, exist_ok=True)
 
     def restore(self, context: SinkContext, committables: Sequence[Committable]) -> None:
@@ -93,15 +88,11 @@ class FileWriter:
 
 class _ParquetWriter(FileWriter):
     def __init__(self, sink: ParquetSink, context: SinkContext, staging: Path) -> None:
-        import pyarrow as pa
         import pyarrow.fs as fs
 
         self._target = Path(sink.path).absolute()
         self._staging = staging
-        schema = context.schema
-        columns = tuple(i for i, name in enumerate(schema.names) if name not in sink.partition_by)
-        by = tuple((name, schema.get_field_index(name)) for name in sink.partition_by)
-        shape = pa.schema([schema.field(i) for i in columns], schema.metadata)
+        shape, columns, by = parted(context.schema, sink.partition_by)
         self._write = Write(fs.LocalFileSystem(), str(staging), shape, columns, by, sink.compression, MEMORY_BYTES)
 
     def prepare(self, checkpoint: int) -> list[Committable]:
@@ -143,6 +134,17 @@ class _ParquetWriter(FileWriter):
             shutil.rmtree(self._staging / attempt, ignore_errors=True)
 
 
+def parted(
+    schema: pa.Schema, partition_by: Sequence[str]
+) -> tuple[pa.Schema, tuple[int, ...], tuple[tuple[str, int], ...]]:
+    """The columns of the files, with their places, and those that name directories, with theirs."""
+    import pyarrow as pa
+
+    by = directories(partition_by, schema.names)
+    columns = tuple(place for place in range(len(schema)) if place not in by.values())
+    return pa.schema([schema.field(place) for place in columns], schema.metadata), columns, tuple(by.items())
+
+
 def sync_file(path: Path) -> None:
     """Have a file on its disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -153,7 +155,7 @@ def sync_file(path: Path) -> None:
 
 
 def to_parquet(
-    path: str | os.PathLike[str], partition_by: str | Iterable[str] = (), *, compression: str = "snappy"
+    path: str | os.PathLike[str], partition_by: str | Iterable[str] | None = None, *, compression: str = "snappy"
 ) -> ParquetSink:
     """Write a stream's rows to Parquet files, which are seen when their checkpoint is complete.
 
@@ -172,6 +174,5 @@ def to_parquet(
     Each task writes at least one file for each checkpoint in which it has rows: choose the interval by the size of
     files that readers like.
     """
-    by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     instead = "; to_delta writes to stores"
-    return ParquetSink(shared_folder("path", path, instead), by, codec(compression))
+    return ParquetSink(shared_folder("path", path, instead), listed(partition_by), codec(compression))

@@ -91,8 +91,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     deltalake.write_deltalake(tmp_path / "t", pa.table({"k": ["a"], "x": [1]}))
     with pytest.raises(SchemaError, match="no column 't'"):
         to_delta(tmp_path / "t").check(SCHEMA, True)
-    with pytest.raises(ConfigError, match="partition_by"):
-        to_delta(tmp_path / "t", "z").check(SCHEMA, True)
+    for by in ("z", 3, ("k", "k"), SCHEMA.names):
+        with pytest.raises(ConfigError, match=r"partition_by is .*each once, and leave one for the files"):
+            to_delta(tmp_path / "t", by).check(SCHEMA, True)
     with pytest.raises(SchemaError, match="'d' has Spark's type interval day"):
         to_delta(tmp_path / "n").check(pa.schema([("d", pa.duration("ns")), ("x", pa.int64())]), True)
     assert not (tmp_path / "n").exists()

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fastbuf.errors import ConfigError
 from fastbuf_spark.streams.parquet import STAGING, to_parquet
 from fastbuf_spark.streams.sink import CommitFailed, SinkContext
 
@@ -54,3 +55,34 @@ def test_a_commit_that_comes_again(tmp_path: Path, by: tuple[str, ...]) -> None:
     assert [path for path in out.rglob("*") if path.is_file()] == []
     with pytest.raises(CommitFailed, match="1 rows of checkpoint 1 are at risk"):
         again.commit(1, first)
+
+
+@pytest.mark.parametrize(
+    ("by", "words"),
+    [
+        ("z", r"partition_by is \['z'\]: give names of \['v', 'k'\], each once, and leave one for the files"),
+        (("v", "k"), "leave one for the files"),
+        (("k", "k"), "each once"),
+        (3, r"partition_by is \[3\]"),
+        ("", r"partition_by is \[''\]"),
+    ],
+    ids=str,
+)
+def test_what_names_no_directories(tmp_path: Path, by: Any, words: str) -> None:
+    """As for the writers of pipelines."""
+    with pytest.raises(ConfigError, match=words):
+        to_parquet(tmp_path / "out", by).check(SCHEMA, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_directory_that_readers_do_not_see(tmp_path: Path) -> None:
+    hidden = pa.schema([("v", pa.int64()), (".k", pa.string())])
+    with pytest.raises(ConfigError, match=r"partition_by has '\.k': readers do not see"):
+        to_parquet(tmp_path / "out", ".k").check(hidden, True)
+
+
+def test_no_directories(tmp_path: Path) -> None:
+    for none in (None, (), []):
+        sink = to_parquet(tmp_path / "out", none)
+        sink.check(SCHEMA, True)
+        assert sink.partition_by == ()
