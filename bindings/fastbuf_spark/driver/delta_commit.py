@@ -35,8 +35,10 @@ _TYPES = re.compile(
     r"(string|tinyint|smallint|int|bigint|float|double|boolean|binary|date|timestamp|timestamp_ntz|decimal\(.*\))"
 )
 _ODD_NAME = re.compile(r"[ ,;{}()\n\t=]")
-TRIES = 3  #: of a commit that finds a new version that is not only added to
-RETRIES = 100  #: of a stream's commit that finds a new version
+#: How often a commit is tried, if another write has changed the table meanwhile and deltalake cannot commit behind it
+TRIES = 3
+#: How often deltalake itself tries a stream's commit behind the versions that other tasks have just made
+RETRIES = 100
 MARK = "fastbufTransaction"
 FOLDER = "fastbufFolder"
 

@@ -61,7 +61,8 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     import pyarrow as pa
 
     views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-    if pa.types.is_dictionary(kind):  # Arrow decodes none of views
+    # Arrow cannot decode a dictionary whose values are views: the type stays a view, which Spark then refuses
+    if pa.types.is_dictionary(kind):
         return kind.value_type if kind.value_type in views else _plain(kind.value_type)
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_plain(field.type)) for field in kind])

@@ -43,7 +43,8 @@ class _RunFiles:
     folders: set[str] = field(default_factory=set)
     servers: dict[int, list[str]] = field(default_factory=dict)  # those that have the file of each map task
     blamed: int = 0  # executors that were replaced though their servers lived
-    files: Files | None = None  # what readers are told, as long as it holds
+    #: The answer to readers that ask where the files are; None: it is to be made anew, since servers or files changed
+    files: Files | None = None
 
 
 @dataclass

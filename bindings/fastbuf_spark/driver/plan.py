@@ -162,7 +162,8 @@ def _pipelined(df: DataFrame, spec: ExchangeSpec, func: BatchFunction, schema: S
     folds: list[Fold | None] = []
 
     def folding(partitions: int | None, consumers: int) -> Fold | None:
-        # Consumers of another exchange in one task would join it one after the other, and each run its producers
+        # A folded task reads several input partitions, one after the other.  If each comes from another exchange, each
+        # asks that exchange alone, which then runs its producers once more for it
         if held_slots:
             return None
         if codec.keys:

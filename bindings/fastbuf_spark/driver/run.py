@@ -121,7 +121,8 @@ class _Lease:
     unreached: dict[int, str] = field(default_factory=dict)
     waiting: list[tuple[int, Peer]] = field(default_factory=list)
     seen: set[int] | None = None  # input partitions in which it found rows, once it has read all
-    has_empty: bool = False  # whether those in which nobody found any are its own
+    #: Whether it was told to call the function before the shuffle for the input partitions that have no rows
+    has_empty: bool = False
 
 
 @dataclass(frozen=True)

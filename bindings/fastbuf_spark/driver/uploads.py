@@ -21,7 +21,8 @@ def end_uploads(system: Any, path: str) -> str:
 
     Returns
     -------
-    What the log says of it; empty: there are none, or the store drops them after a week, as Google's and Azure's.
+    Words for the log: what was ended, or why nothing could be.  Empty: there was no upload to end, or the store is not
+    S3.  Google's and Azure's stores drop such uploads themselves after a week.
 
     Notes
     -----
@@ -32,7 +33,7 @@ def end_uploads(system: Any, path: str) -> str:
     bucket, _, prefix = path.partition("/")
     try:
         ended = _end(_client(system), bucket, f"{prefix.rstrip('/')}/")
-    except Exception as error:  # the write that looks has nothing to do with these
+    except Exception as error:  # it is told, and does not end the write that found these uploads of an earlier one
         return (
             f". Uploads of its tasks that had not ended (of files above {UPLOAD_BYTES >> 20} MiB) are seen by nobody "
             f"and paid for; they were not ended, since {_reason(error)}: pip install 'fastbuf[s3]' lets the next write "

@@ -23,8 +23,9 @@ from fastbuf.exchange.events import Event, Watermark, WatermarkStatus
 if TYPE_CHECKING:
     import pyarrow as pa
 
-EVERY_S = 0.05  #: a source sends its watermark this often at most
-DRAIN_S = 1.0  #: and behind users' functions
+EVERY_S = 0.05  #: least time between two watermarks of a source
+#: The same behind a user's function: for each watermark its input ends, and the function is called anew
+DRAIN_S = 1.0
 
 
 @dataclass(frozen=True)
