@@ -6,8 +6,6 @@ import math
 import operator
 import os
 import tempfile
-from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 from fastbuf.errors import ConfigError, RecordError, ResourceError
@@ -26,11 +24,6 @@ def whole(name: str, value: Any, low: int, high: int = MOST_SEGMENTS) -> int:
     if isinstance(value, bool) or not low <= number <= high:
         raise ConfigError(f"{name} is {value!r:.80}: it must be an integer from {low} to {high}")
     return number
-
-
-def twice(names: Iterable[str]) -> list[str]:
-    """Those that stand more than once, each once, in the order of letters."""
-    return sorted(name for name, times in Counter(names).items() if times > 1)
 
 
 def seconds_or_none(name: str, value: Any, low: float) -> float | None:

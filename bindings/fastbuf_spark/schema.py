@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastbuf.errors import SchemaError, SchemaMismatch
@@ -44,6 +45,11 @@ def struct_type(schema: StructType | str) -> StructType:
     parsed = StructType.fromDDL(schema)
     # DDL with a single type and no name ("long") is parsed as that type, not as a struct
     return parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
+
+
+def twice(names: Iterable[str]) -> list[str]:
+    """The names that stand more than once, each once, in the order of letters."""
+    return sorted(name for name, times in Counter(names).items() if times > 1)
 
 
 def arrow_schema(schema: StructType, zone: str, large: bool = False) -> pa.Schema:

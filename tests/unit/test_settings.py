@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import fastbuf as fb
-from fastbuf.checks import twice
 from fastbuf.errors import ConfigError, RecordError
 from fastbuf.flow.flow_control import SendingEnd
 from fastbuf.serializers import RandomPartitioner, RoundRobinPartitioner
@@ -413,8 +412,3 @@ def test_what_is_of_another_kind_is_named(env: fb.ShuffleEnvironment, wrong: Any
                 call()
         monitor.close()
     gate.close()
-
-
-def test_names_that_stand_twice() -> None:
-    assert twice(["b", "a", "c", "b", "a", "b"]) == ["a", "b"]
-    assert twice(["a", "A", "aa"]) == twice([]) == []

@@ -6,11 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.checks import twice
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.driver.file_types import REFUSED, of_arrow
 from fastbuf_spark.expressions import type_given
-from fastbuf_spark.schema import arrow_schema, large_types, session_zone
+from fastbuf_spark.schema import arrow_schema, large_types, session_zone, twice
 from fastbuf_spark.worker.steps import Select
 
 if TYPE_CHECKING:

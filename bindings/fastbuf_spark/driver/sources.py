@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.checks import twice
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.driver import files as listing
 from fastbuf_spark.driver import splits
@@ -19,7 +18,7 @@ from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.expressions import check_filter, needs_values, used
 from fastbuf_spark.formats.base import Format, OfDataset
 from fastbuf_spark.formats.parquet import Parquet
-from fastbuf_spark.schema import arrow_schema, large_types, session_zone
+from fastbuf_spark.schema import arrow_schema, large_types, session_zone, twice
 from fastbuf_spark.worker.chains import Called, Chain
 from fastbuf_spark.worker.reading import Read
 

@@ -14,6 +14,7 @@ from pyspark.sql import types as T
 from fastbuf.errors import SchemaError
 from fastbuf.serializers import RowSerializer, Schema
 from fastbuf_spark import schema_of, struct_type_of
+from fastbuf_spark.schema import twice
 
 INNER = T.StructType([T.StructField("x", T.IntegerType(), False), T.StructField("y", T.StringType())])
 EVERY = T.StructType(
@@ -87,3 +88,8 @@ def test_kinds_that_spark_has_one_of() -> None:
             T.StructField("d", T.StringType()),
         ]
     )
+
+
+def test_names_that_stand_twice() -> None:
+    assert twice(["b", "a", "c", "b", "a", "b"]) == ["a", "b"]
+    assert twice(["a", "A", "aa"]) == twice([]) == []
