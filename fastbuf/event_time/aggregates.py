@@ -153,10 +153,10 @@ class Aggregates:
     def _grouped(self, table: pa.Table, by: Sequence[str], calls: list[tuple[str, str]], counts: list[Any]) -> pa.Table:
         import pyarrow as pa
 
-        for source, call in calls:
-            if call == "sum":
-                at = table.schema.get_field_index(source)
-                table = table.set_column(at, source, wide(table.column(at)))
+        for i, (source, call) in enumerate(calls):
+            if call == "sum" and pa.types.is_decimal(table.schema.field(source).type):  # least and greatest stay
+                calls = [*calls[:i], (f"s{source}", call), *calls[i + 1 :]]
+                table = table.append_column(f"s{source}", wide(table.column(source)))
         asked: list[Any] = counts + [(source or [], call) for source, call in calls]
         asked = [ask for i, ask in enumerate(asked) if ask not in asked[:i]]
         groups = grouped(table, by, asked)

@@ -54,12 +54,12 @@ class SessionWindows:
         # rows have fired and were dropped
         self._open, self._ended, self._shells = SortedRows(spill), SortedRows(spill), SortedRows(spill)
         self._pending: list[pa.Table] = []
-        self._rows = self._bytes = 0
+        self._rows = self._bytes = 0  # of these
         self._most_pending = PENDING_BYTES if spill is None else min(PENDING_BYTES, spill.limit)
         self._next = NEVER  # nothing happens to sessions below this watermark
         self._fires: list[pa.Table] = []  # what fires behind this batch
-        self._since = 0
-        self._late_in = False
+        self._since = 0  # rows since the last results, in output mode "complete"
+        self._late_in = False  # whether some of them are of sessions that had ended before
 
     # ---- rows
 

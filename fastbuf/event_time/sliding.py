@@ -152,7 +152,7 @@ class Stacks:
         self._undo: list[tuple[int, NDArray[np.int64], list[NDArray[Any]]]] = []  # start, keys, what was there before
         self._older = self._newer = Totals(self._vectors, 0)
         self._cut = self._end = MIN  # where newer panes begin, and where what is put together ends
-        self._stale: int | None = None  # rows have come to panes from here on, that are put together
+        self._stale: int | None = None  # the first pane that has had rows since it was put together with others
 
     @property
     def nbytes(self) -> int:

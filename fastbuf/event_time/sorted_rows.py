@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 YOUNG_ROWS = 1 << 10  #: below, a run takes the next rows
-MOST_ROWS = 1 << 20  #: from which on a run is not merged
+MOST_ROWS = 1 << 20  #: a run of so many rows is merged no more
 MERGED = 4  #: runs of about one size that become one
 MOST_PAIRS = 1 << 18  #: at once: of a key with many rows there may be more than fit into memory
 TIME_BITS = 33  #: of a code, below a hash of 30 bits

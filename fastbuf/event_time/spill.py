@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 GroupsOf = Callable[[Any], NDArray[np.int32]]
 Labels = NDArray[np.int64]
-LABEL = "w"  #: the column of the label
+LABEL = "w"  #: the column by which state is in order: a window's or pane's label, a session's start, a row's time
 GROUP = "g"  #: in a file, the column of the key group
 SETTING = "the directory for spilled state"
 PART_ROWS = 1 << 18  #: of a part of what does not fit into memory

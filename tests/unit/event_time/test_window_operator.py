@@ -390,3 +390,17 @@ def test_state_is_restored_where_times_are_shown_in_another_zone(assigner: Any, 
     assert result.schema == second.schema
     moment = dt.datetime(1970, 1, 1, 0, 0, 0, 5, tzinfo=dt.UTC)
     assert rows_of([result]) == [(moment, moment, 4)]
+
+
+def test_least_and_greatest_decimals_keep_their_type_beside_a_sum() -> None:
+    schema = pa.schema([("k", pa.string()), ("t", pa.timestamp("us")), ("v", pa.decimal128(9, 2))])
+    pairs = [("v", "min"), ("v", "sum"), ("v", "max"), ("", "count_all")]
+    one = WindowOperator(["k"], "t", schema, Tumbling(10), agg_arrow(pairs))
+    assert [one.schema.field(f"v_{name}").type for name in ("min", "sum", "max")] == [
+        pa.decimal128(9, 2),
+        pa.decimal128(38, 2),
+        pa.decimal128(9, 2),
+    ]
+    values = [decimal.Decimal(n) / 100 for n in (150, 25)]
+    list(one.rows(batch(*(("a", 1, value) for value in values), schema=schema)))
+    assert rows_of(one.watermark(10)) == [("a", min(values), sum(values), max(values), 2)]
