@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastbuf.event_time.aggregates import COUNT
-from fastbuf.event_time.arrow_rows import Hashes, int64s, key_numbers, key_values
+from fastbuf.event_time.arrow_rows import Hashes, int64s, key_values
 from fastbuf.event_time.frozen import RowsOfState
 from fastbuf.event_time.results import Results
 from fastbuf.event_time.rules import Rules
@@ -30,10 +31,24 @@ PENDING_ROWS, PENDING_BYTES = 1 << 18, 64 << 20  #: that are not yet among the s
 NEVER = MAX + 1
 
 
-class SessionWindows:
-    """State and firing of sessions: one row for each, or one for each of its rows where the work keeps them.
+class Counting:
+    """The state of sessions whose rows are kept: how many came since it fired, if that is asked for."""
 
-    Rows of a batch come together: which of them is first makes no difference.
+    def __init__(self, counts: bool) -> None:
+        self._counts: list[tuple[str, str]] = [(COUNT, "sum")] if counts else []
+
+    def first(self, table: pa.Table, by: list[str]) -> pa.Table:
+        counts = table.group_by(by, use_threads=False).aggregate(self._counts)
+        return counts.rename_columns([*by, *(name for name, _ in self._counts)])
+
+    again = first
+
+
+class SessionWindows:
+    """State and firing of sessions: a row for each.
+
+    Where the work keeps the rows themselves, these stand beside the sessions by key and time, and are left where they
+    are while their session grows.  Rows of a batch come together: which of them is first makes no difference.
     """
 
     def __init__(
@@ -53,6 +68,8 @@ class SessionWindows:
         # By their ends: those that are to fire, those that have fired, and shells: sessions (start, end, keys) whose
         # rows have fired and were dropped
         self._open, self._ended, self._shells = SortedRows(spill), SortedRows(spill), SortedRows(spill)
+        self._kept = SortedRows(spill)  # rows, if the work keeps them: each by the end of its own window
+        self._state: Any = work if work.merges else Counting(work.counts)
         self._pending: list[pa.Table] = []
         self._rows = self._bytes = 0  # of these
         self._most_pending = PENDING_BYTES if spill is None else min(PENDING_BYTES, spill.limit)
@@ -116,10 +133,6 @@ class SessionWindows:
             keys = windows.select(self.keys).take(order[firsts][alone]).columns
             columns = [pa.array(starts[alone]), pa.array(reach[alone]), *keys]
             self._add(self._shells, pa.table(columns, names=[LABEL, END, *self.keys]))
-        if not self.work.merges:
-            states = make(table, [LABEL, END, *self.keys])
-            states = states.set_column(0, LABEL, pa.array(starts[rows])).set_column(1, END, pa.array(reach[rows]))
-            return states, np.arange(len(rows))
         states = make(table.append_column("s", pa.array(rows)), ["s"])
         at = int64s(states.column("s"))
         keys = windows.select(self.keys).take(order[firsts][at]).columns
@@ -133,18 +146,18 @@ class SessionWindows:
         import pyarrow as pa
 
         rules = self.rules
-        states, place = self._joined(rows, self.work.first)
+        if not self.work.merges:
+            rows = self.work.first(rows, [LABEL, END, *self.keys])
+        states, place = self._joined(rows, self._state.first)
         new = np.ones(states.num_rows, bool)
         before, shells = self._touched(states, self._open, self._ended), self._touched(states, self._shells)
         if before is not None or shells is not None:
             old = before.num_rows if before is not None else 0
             both = states if before is None else pa.concat_tables([before, states])
-            states, into = self._joined(both, self.work.again, shells)
+            states, into = self._joined(both, self._state.again, shells)
             place = into[old:][place]
             new = np.zeros(states.num_rows, bool)
             new[into[old:]] = True
-        if not self.work.merges:
-            new = self._sums(states, new) > 0
         ends = int64s(states.column(END))
         late = np.zeros(len(ends), bool) if rules.complete else rules.cleaned_at(ends) <= self.watermark
         ended = ends - 1 <= self.watermark
@@ -152,19 +165,13 @@ class SessionWindows:
         if not rules.once and not rules.complete:
             fires = new & ended & ~late
             if rules.trigger.rows is not None:
-                fires |= new & ~ended & (self._sums(states, int64s(states.column(COUNT))) >= rules.trigger.rows)
+                fires |= new & ~ended & (int64s(states.column(COUNT)) >= rules.trigger.rows)
         self._put(states.filter(pa.array(~late & ~fires)))
+        if not self.work.merges:
+            self._add(self._kept, rows.filter(pa.array(~late[place])) if late.any() else rows)
         if fires.any():
-            self._fires.append(states.filter(pa.array(fires)))
-            self._put_fired(self._fires[-1])
+            self._fires += self._fired(states.filter(pa.array(fires)))
         return late[place] if late.any() else None
-
-    def _sums(self, table: pa.Table, values: NDArray[Any]) -> NDArray[Any]:
-        """For each row, the sum over the rows of its session."""
-        if self.work.merges:
-            return values
-        numbers = key_numbers([table.column(name) for name in (LABEL, END, *self.keys)], table.num_rows)
-        return np.bincount(numbers, values)[numbers]
 
     # ---- what fires
 
@@ -190,8 +197,8 @@ class SessionWindows:
                     yield from self._all()
             else:
                 for fires in self._due(before):
-                    self._put_fired(fires)
-                    yield from self._results([fires])
+                    for rows in self._fired(fires):
+                        yield from self._results([rows])
                 self._clean()
             self._next = self._next_moment()
         self.watermark = watermark
@@ -225,7 +232,7 @@ class SessionWindows:
             at = [rules.fires_at(each) for each in ends] + [rules.cleaned_at(each) for each in ends]
             return min((int(each[each > self.watermark].min(initial=MAX)) for each in at), default=NEVER)
         moments = [NEVER]
-        for rows in self._all_rows:
+        for rows in (self._open, self._ended, self._shells):
             at_end, least = rules.fires_at if rows is self._open else rules.cleaned_at, rows.least()
             if least is not None:
                 moments.append(int(at_end(np.array([least]))[0]))
@@ -247,13 +254,12 @@ class SessionWindows:
 
         def changed(table: pa.Table) -> Mask:
             ended = int64s(table.column(END)) - 1 <= self.watermark
-            return np.asarray((self._sums(table, int64s(table.column(COUNT))) > 0) & ~ended)
+            return np.asarray((int64s(table.column(COUNT)) > 0) & ~ended)
 
         tables = self._open.take_out(lambda run: np.flatnonzero(changed(run.table)))
         if tables:
-            fires = pa.concat_tables(tables).combine_chunks()
-            self._put_fired(fires)
-            yield from self._results([fires])
+            for rows in self._fired(pa.concat_tables(tables).combine_chunks()):
+                yield from self._results([rows])
 
     def touch_all(self) -> None:
         """After a restore: anything may be due."""
@@ -271,7 +277,11 @@ class SessionWindows:
         if not self.rules.trigger.early:
             ended = [int64s(table.column(END)) - 1 <= self.watermark for table in tables]
             tables = [table.filter(pa.array(mask)) for table, mask in zip(tables, ended, strict=True)]
-        yield from self._results(tables)
+        if self.work.merges:
+            yield from self._results(tables)
+        elif tables:
+            for rows in self._rows_of(pa.concat_tables(tables).combine_chunks(), take=False):
+                yield from self._results([rows])
 
     def _results(self, tables: list[pa.Table]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -325,44 +335,87 @@ class SessionWindows:
             if mask.any():
                 self._add(rows, table if mask.all() else table.filter(pa.array(mask)))
 
-    def _put_fired(self, table: pa.Table) -> None:
-        """What stays of sessions that have fired: all rows, or none."""
+    def _fired(self, sessions: pa.Table) -> Iterator[pa.Table]:
+        """These have fired, and what stays of them is put back; gives what goes into their results, to be read now."""
         import pyarrow as pa
 
-        self._dirty[self._hashes.groups(table)] = True
-        ends = int64s(table.column(END))
-        table = table.filter(pa.array(self.rules.cleaned_at(ends) > self.watermark))
-        if not table.num_rows:
-            return
-        if not self.rules.accumulate:
-            shells = table.select([LABEL, END, *self.keys])
-            self._add(self._shells, shells.group_by(shells.schema.names, use_threads=False).aggregate([]))
-            self._next = min(self._next, int(self.rules.cleaned_at(int64s(table.column(END))).min()))
-        elif COUNT in table.schema.names:
-            at = table.schema.get_field_index(COUNT)
-            self._put(table.set_column(at, COUNT, pa.array(np.zeros(table.num_rows, np.int64))))
+        self._dirty[self._hashes.groups(sessions)] = True
+        ends = int64s(sessions.column(END))
+        stays = self.rules.cleaned_at(ends) > self.watermark
+        goes = sessions.filter(pa.array(~stays)) if self.rules.accumulate else sessions
+        kept = sessions.filter(pa.array(stays))
+        if kept.num_rows and not self.rules.accumulate:
+            self._add(self._shells, kept.select([LABEL, END, *self.keys]))
+            self._next = min(self._next, int(self.rules.cleaned_at(int64s(kept.column(END))).min()))
+        elif COUNT in kept.schema.names:
+            at = kept.schema.get_field_index(COUNT)
+            self._put(kept.set_column(at, COUNT, pa.array(np.zeros(kept.num_rows, np.int64))))
         else:
-            self._put(table)
+            self._put(kept)
+        if self.work.merges:
+            return iter((sessions,))
+        rows = self._rows_of(goes, take=True)
+        return chain(rows, self._rows_of(kept, take=False, counted=True)) if self.rules.accumulate else rows
+
+    def _rows_of(self, sessions: pa.Table, take: bool, counted: bool = False) -> Iterator[pa.Table]:
+        """The rows of sessions, each with the start and the end of its session; some sessions at a time.
+
+        Parameters
+        ----------
+        take
+            Whether they are taken out.
+        counted
+            Whether they do not count as new from now on.
+        """
+        import pyarrow as pa
+
+        if not sessions.num_rows:
+            return
+        sessions = sessions.take(np.argsort(int64s(sessions.column(END)), kind="stable"))
+        starts, ends = int64s(sessions.column(LABEL)), int64s(sessions.column(END))
+        counts = counted and COUNT in sessions.schema.names
+        keys = sessions.select(self.keys)
+        again = []
+        for rows, of in self._kept.groups(keys, self._hashes.wide(sessions), starts, ends, take or counts):
+            if counts:
+                at = rows.schema.get_field_index(COUNT)
+                again.append(rows.set_column(at, COUNT, pa.array(np.zeros(rows.num_rows, np.int64))))
+            yield rows.set_column(0, LABEL, pa.array(starts[of])).set_column(1, END, pa.array(ends[of]))
+        for rows in again:
+            self._add(self._kept, rows)
 
     def _clean(self) -> None:
         for rows in (self._ended, self._shells):
             for table, _ in rows.expire(self._through(self.rules.lateness_us)):
                 self._dirty[self._hashes.groups(table)] = True
+                if rows is self._ended and not self.work.merges:
+                    for _ in self._rows_of(table, take=True):
+                        pass
 
     def restored(self, table: pa.Table) -> None:
         import pyarrow.compute as pc
 
+        shells = None
         if SHELL in table.schema.names:
             shell = table.column(SHELL)
-            self._add(self._shells, table.filter(shell).select([LABEL, END, *self.keys]))
+            shells = table.filter(shell).select([LABEL, END, *self.keys])
             table = table.filter(pc.invert(shell)).drop_columns([SHELL])
-        self._put(table)
+        if self.work.merges or not table.num_rows:
+            if shells is not None:
+                self._add(self._shells, shells)
+            self._put(table)
+            return
+        self._add(self._kept, table)
+        self._put(self._joined(table, self._state.first, shells)[0])
 
     def freeze(self) -> tuple[list[FrozenRun], list[FrozenRun]]:
         """Shells, and state, as they are now."""
         self.flush()
-        shells, state = ([run.frozen() for each in some for run in each.runs] for some in self._kinds)
-        return shells, state
+        shells, state = [self._shells], [self._open, self._ended]
+        if not self.work.merges:
+            # Rows give their sessions again, but for what these have taken up of others that had fired
+            shells, state = [*shells, *state] if self.rules.purges or len(self._shells) else [], [self._kept]
+        return tuple([run.frozen() for each in some for run in each.runs] for some in (shells, state))  # type: ignore
 
     def thawed(self, shells: list[FrozenRun], state: list[FrozenRun]) -> Iterator[RowsOfState]:
         """The state of what :meth:`freeze` gave; from any thread, as :meth:`together`."""
@@ -371,8 +424,8 @@ class SessionWindows:
         marks = self.rules.purges or bool(shells)  # those of a checkpoint may be there where no rule makes any
         for is_shell, runs in ((False, state), (True, shells)):
             for run in runs:
-                mark = pa.array(np.full(run.table.num_rows, is_shell))
-                yield run.rows(**{SHELL: mark} if marks else {})
+                rows = run.rows(**({SHELL: pa.array(np.full(run.table.num_rows, is_shell))} if marks else {}))
+                yield rows._replace(table=rows.table.select([LABEL, END, *self.keys, SHELL])) if is_shell else rows
 
     def together(self, tables: list[pa.Table]) -> pa.Table:
         """One table of state."""
@@ -383,16 +436,13 @@ class SessionWindows:
         return table
 
     @property
-    def _kinds(self) -> tuple[tuple[SortedRows, ...], tuple[SortedRows, ...]]:
-        return (self._shells,), (self._open, self._ended)
-
-    @property
     def _all_rows(self) -> tuple[SortedRows, ...]:
-        return self._open, self._ended, self._shells
+        return self._open, self._ended, self._shells, self._kept
 
     def size(self) -> tuple[int, int]:
         """Rows and bytes of the state."""
-        rows = sum(table.num_rows for table in self._pending) + sum(map(len, self._all_rows))
+        state = (self._open, self._ended) if self.work.merges else (self._kept,)
+        rows = sum(table.num_rows for table in self._pending) + sum(map(len, (*state, self._shells)))
         return rows, sum(each.nbytes for each in (*self._pending, *self._all_rows))
 
     def _release(self) -> None:
@@ -404,7 +454,4 @@ class SessionWindows:
 
     def windows(self) -> int:
         """How many sessions are open, but for those that have pending rows alone."""
-        if self.work.merges:
-            return len(self._open) + len(self._ended)
-        columns = [LABEL, END, *self.keys]
-        return sum(t.group_by(columns, use_threads=False).aggregate([]).num_rows for t in self._tables())
+        return len(self._open) + len(self._ended)

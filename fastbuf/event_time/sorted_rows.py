@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastbuf.event_time.arrow_rows import key_numbers
+from fastbuf.event_time.arrow_rows import key_numbers, key_values
 from fastbuf.event_time.frozen import RowsOfState
-from fastbuf.event_time.hash_index import MOST_HASH
-from fastbuf.event_time.spill import PART_BYTES, MappedFile, Spill, Tiers, alike, parts_of
+from fastbuf.event_time.spill import MappedFile, Spill, Tiers, alike, parts_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     Places = NDArray[np.intp]
     Int64s = NDArray[np.int64]
+    RowsOfKeys = tuple[pa.Table, Int64s]  # and of which of the keys each row is
     Bools = NDArray[np.bool_]
 
 YOUNG_ROWS = 1 << 10  #: below, a run takes the next rows
@@ -129,6 +129,26 @@ class SortedRun:
             near = (times >= low[own]) & (times <= high[own])
             yield (own, places) if near.all() else (own[near], places[near])
 
+    def of_keys(self, keys: pa.Table, hashes: Int64s, low: Int64s, high: Int64s) -> tuple[Places, Places]:
+        """Pairs of a given key and a place here, in the order in which the rows came; see :meth:`SortedRows.groups`."""
+        pairs: list[tuple[Places, Places]] = [(np.empty(0, np.intp),) * 2]
+        for own, there in self.candidates(hashes, low, high):
+            here = self.is_here(there)
+            own, there = own[here], there[here]
+            if keys.num_columns:  # else all rows have one key
+                same = equal_keys(keys.take(own), self.table.select(keys.column_names).take(there))
+                own, there = own[same], there[same]
+            pairs.append((own, there))
+        own, there = map(np.concatenate, zip(*pairs, strict=True))
+        order = np.argsort(there)
+        return own[order], there[order]
+
+    def counts(self, hashes: Int64s, low: Int64s, high: Int64s) -> Places:
+        """How many candidates each given row has, or more; some of them may be gone."""
+        base = hashes << TIME_BITS
+        ends = [base + ((np.clip(t, self._least, self._most) - self._least) >> self._shift) for t in (low, high)]
+        return np.searchsorted(self._codes, ends[1], "right") - np.searchsorted(self._codes, ends[0], "left")
+
     def take_out(self, places: Places) -> None:
         """Rows that are here are gone from now on."""
         if self._gone is None:
@@ -159,9 +179,9 @@ class SortedRun:
             if len(here):
                 return int(self.times[self._by_time[self._passed]])
 
-    def here(self, places: Places) -> Places:
-        """Those of some places whose rows are not gone."""
-        return places if self._gone is None else places[~self._gone[places]]
+    def is_here(self, places: Places) -> Bools:
+        """Which of some places have rows that are not gone."""
+        return np.ones(len(places), bool) if self._gone is None else ~self._gone[places]
 
     def rows(self) -> pa.Table:
         """The rows that are not gone."""
@@ -238,39 +258,94 @@ class SortedRows(Tiers[SortedRun]):
     def expire(self, through: int, columns: Sequence[str] | None = None) -> Iterator[tuple[pa.Table, Bools]]:
         """Take out the rows with times up to this one; with them, which have had a partner.
 
-        Those of a key and time come in the order in which they came, and together, if they are of one hash; so many at
-        once as may be in memory, of some hashes after another.
+        So many at once as may be in memory: by their times, and of one time by their hashes.  Those of a key and time
+        are together, in the order in which they came.
         """
         import pyarrow as pa
 
         expired = [(run, places) for run in self.runs if len(places := run.expire(through))]
-        nbytes = sum(run.table.nbytes * len(places) // run.table.num_rows for run, places in expired)
-        parts = parts_of(0, nbytes, PART_BYTES if self._spill is None else self._spill.part_bytes)
-        for part in range(parts):
-            tables, matched = [], []
-            for run, places in expired:
-                of_part = run.hashes[places].astype(np.int64) * parts // MOST_HASH == part
-                some = places if parts == 1 else places[of_part]
-                if len(some):
-                    tables.append((run.table if columns is None else run.table.select(columns)).take(some))
-                    matched.append(run.matched[some])
+        for numbers in self._parts(expired):
+            tables = [
+                (
+                    (run.table if columns is None else run.table.select(columns)).take(places[some]),
+                    run.matched[places[some]],
+                )
+                for (run, places), some in zip(expired, numbers, strict=True)
+            ]
             self.release()
-            if tables:
-                yield pa.concat_tables(tables), np.concatenate(matched)
+            yield pa.concat_tables(table for table, _ in tables), np.concatenate([matched for _, matched in tables])
         if expired:
             self._tidy()
+
+    def _parts(self, chosen: list[tuple[SortedRun, Places]]) -> Iterator[list[Any]]:
+        """Which of the places of each run are in each part."""
+        sizes = [run.table.nbytes / run.table.num_rows for run, _ in chosen]
+        nbytes = sum(int(size) * len(places) for size, (_, places) in zip(sizes, chosen, strict=True))
+        parts = 1 if self._spill is None else parts_of(0, nbytes, self._spill.part_bytes)
+        if parts == 1 or not chosen:
+            if chosen:
+                yield [slice(None)] * len(chosen)
+            return
+        times, hashes = (np.concatenate([of(run)[places] for run, places in chosen]) for of in (_times_of, _hashes_of))
+        weights = np.repeat(sizes, [len(places) for _, places in chosen])
+        order = np.lexsort((hashes, times))
+        new = np.append(True, (np.diff(times[order]) != 0) | (np.diff(hashes[order]) != 0))
+        firsts = np.flatnonzero(new)
+        part_of_first = (np.cumsum(weights[order])[firsts] * parts / (weights.sum() + 1)).astype(np.int64)
+        part = np.empty(len(order), np.int64)
+        part[order] = np.repeat(part_of_first, np.diff(firsts, append=len(order)))
+        of_run = np.split(part, np.cumsum([len(places) for _, places in chosen])[:-1])
+        for number in np.unique(part_of_first).tolist():
+            yield [each == number for each in of_run]
 
     def take_out(self, choose: Callable[[SortedRun], Places]) -> list[pa.Table]:
         """Take out rows of each run; these."""
         tables = []
         for run in self.runs:
-            places = run.here(choose(run))
+            places = choose(run)
+            places = places[run.is_here(places)]
             if len(places):
                 tables.append(run.table.take(places))
                 run.take_out(places)
         if tables:
             self._tidy()
         return tables
+
+    def groups(self, keys: pa.Table, hashes: Int64s, low: Int64s, high: Int64s, take: bool) -> Iterator[RowsOfKeys]:
+        """The rows of some keys from a time to a time each; so many keys at once as may be in memory.
+
+        Parameters
+        ----------
+        keys
+            The first columns of the rows, for each that is looked for; null is a key like others.
+        take
+            Whether they are taken out.
+        """
+        import pyarrow as pa
+
+        counts, nbytes = np.zeros(len(hashes), np.int64), 0
+        for run in self.runs:
+            found = run.counts(hashes, low, high)
+            counts += found
+            nbytes += run.table.nbytes * int(found.sum()) // run.table.num_rows
+        parts = 1 if self._spill is None else parts_of(0, nbytes, self._spill.part_bytes)
+        turn = np.cumsum(counts) * parts // max(1, int(counts.sum()) + 1)
+        for some in np.split(np.arange(len(hashes)), np.flatnonzero(np.diff(turn)) + 1):
+            tables, numbers = [], []
+            for run in self.runs:
+                own, there = run.of_keys(keys.take(some), hashes[some], low[some], high[some])
+                if len(own):
+                    tables.append(run.table.take(there))
+                    numbers.append(some[own])
+                    if take:
+                        run.take_out(there)
+            self.release()
+            if tables:
+                of = np.concatenate(numbers)
+                order = np.argsort(of, kind="stable")
+                yield pa.concat_tables(tables).take(order), of[order]
+        if take:
+            self._tidy()
 
     def least(self) -> int | None:
         """The least time of all; None: there are no rows."""
@@ -288,6 +363,14 @@ class SortedRows(Tiers[SortedRun]):
     def nbytes(self) -> int:
         """Of the rows and their indexes."""
         return sum(run.nbytes for run in self.runs)
+
+
+def _times_of(run: SortedRun) -> Int64s:
+    return run.times
+
+
+def _hashes_of(run: SortedRun) -> NDArray[np.int32]:
+    return run.hashes
 
 
 def spread(first: Places, end: Places) -> Iterator[tuple[Places, Places]]:
@@ -317,6 +400,15 @@ def numbered(left: pa.Table, right: pa.Table) -> tuple[NDArray[np.int64], NDArra
             null = pc.is_null(column).to_numpy()
             numbers[null] = np.where(np.arange(both.num_rows)[null] < left.num_rows, 0, 1)
     return numbers[: left.num_rows], numbers[left.num_rows :]
+
+
+def equal_keys(left: pa.Table, right: pa.Table) -> Bools:
+    """Whether the keys of two rows at a time are equal; null equals null."""
+    import pyarrow as pa
+
+    both = pa.concat_tables([left, right])
+    numbers = key_values(both.columns, both.num_rows)
+    return np.asarray(numbers[: left.num_rows] == numbers[left.num_rows :])
 
 
 def same_keys(left: pa.Table, right: pa.Table) -> Bools:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from fastbuf.event_time.joins import Side
 from fastbuf.event_time.operator import WindowOperator
+from fastbuf.event_time.spill import Spill
 from fastbuf.event_time.watermarks import MAX
 from fastbuf.event_time.window_join import WindowJoin
 from fastbuf.event_time.windows import Session, Sliding, Tumbling
@@ -128,3 +130,34 @@ def test_a_join_makes_no_windows_that_do_not_end() -> None:
     pairs = rows_of(join.watermark(2 * SECOND))  # the windows that end up to then have the first row, or two
     assert len(pairs) == 1 + 2
     assert {row["k"] for row in pairs} == {0, 1}
+
+
+def test_rows_of_a_long_session_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch took out all rows of its session and put them back: sixty times the state was written to files."""
+    written = []
+    mapped = Spill.mapped
+
+    def counted(self: Spill, tables: Any) -> Any:
+        result = mapped(self, tables)
+        written.append(len(result[1]))
+        return result
+
+    monkeypatch.setattr(Spill, "mapped", counted)
+    seen: list[int] = []
+
+    def note(key: Any, window: Any, table: pa.Table) -> pa.Table:
+        seen.extend(table.column("v").to_pylist())
+        return table.select(["v"])
+
+    work = apply_in_arrow(note, pa.schema([("v", pa.int64())]))
+    one = WindowOperator(
+        ["k"], "t", SCHEMA, Session(2000), work, memory_bytes=100_000, spill_directory=str(tmp_path)
+    )  # fmt: skip
+    for step in range(100):
+        times = np.arange(1000 * step, 1000 * step + 1000)
+        list(one.rows(batch(times, values=times)))
+        list(one.watermark(1000 * step))
+    assert sum(written) < 2 * one.figures()["bytes"]
+    list(one.watermark(MAX))
+    assert seen == list(range(100_000))  # as they came
+    assert one.figures()["rows"] == one.figures()["file_bytes"] == 0
