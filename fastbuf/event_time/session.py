@@ -302,6 +302,8 @@ class SessionWindows:
         """
         import pyarrow as pa
 
+        if not any(rows.runs for rows in among):
+            return None
         hashes = self._hashes.wide(states)
         order = np.argsort(hashes, kind="stable")
         firsts = np.flatnonzero(np.diff(hashes[order], prepend=-1))
