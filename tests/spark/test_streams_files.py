@@ -110,25 +110,30 @@ def test_a_file_of_many_batches_and_a_kill_in_its_middle(spark: Any, tmp_path: P
 
 
 def test_files_that_are_too_old_are_not_looked_for(spark: Any, tmp_path: Path) -> None:
-    """And those that were seen are forgotten: the checkpoint does not grow for ever."""
+    """But for those of the first look; those that were seen are forgotten: the checkpoint does not grow for ever."""
     from fastbuf.checkpoint.store import CheckpointStore
 
     folder = tmp_path / "in"
     folder.mkdir()
     now = time.time()
-    for name, age in (("old", 5000), ("mid", 900), ("new", 0)):
-        put(folder, f"{name}.parquet", rows(len(name) * 10 + age, len(name) * 10 + age + 1), "parquet")
-        os.utime(folder / f"{name}.parquet", (now - age, now - age))
+
+    def aged(name: str, age: float) -> None:
+        pq.write_table(rows(len(name), len(name) + 1), folder / f".{name}")
+        os.utime(folder / f".{name}", (now - age, now - age))
+        (folder / f".{name}").rename(folder / f"{name}.parquet")
+
+    for name, age in (("very old", 5000), ("middle", 900), ("new", 0)):
+        aged(name, age)
     sink = fbs.to_memory()
     stream = fbs.stream_files(spark, str(folder), "parquet", SCHEMA, tasks=1, max_file_age=1000)
     query = stream.write_stream(sink, tmp_path / "chk", every=0.1, discover_every=0.05)
-    until(lambda: sink.table().num_rows == 2)
-    put(folder, "newest.parquet", rows(1, 2), "parquet")
-    os.utime(folder / "newest.parquet", (now + 500, now + 500))
     until(lambda: sink.table().num_rows == 3)
+    aged("old that comes later", 4000)
+    aged("newest", -500)
+    until(lambda: sink.table().num_rows == 4)
     until(lambda: len(CheckpointStore(tmp_path / "chk").latest()["sources"]["source"]["state"]["seen"]) == 2)  # type: ignore[index]
     query.stop()
-    assert sink.table().num_rows == 3
+    assert sorted(sink.table()["v"].to_pylist()) == sorted(map(len, ("very old", "middle", "new", "newest")))
 
 
 def test_files_come_in_the_order_of_their_times(spark: Any, tmp_path: Path) -> None:

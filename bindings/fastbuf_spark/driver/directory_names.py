@@ -227,14 +227,15 @@ def value_of(value: str, kind: pa.DataType, name: str) -> pa.Scalar:
         scalar = _value(value, kind, name)
     except (SchemaMismatch, pa.ArrowInvalid, OverflowError) as error:
         raise SchemaError(
-            f"a directory of {name} has the value {value!r}, which is no {kind}: give another type (partition_types=)"
+            f"a directory of {name} has the value {value!r}, which is no {kind}: give another type (schema= or "
+            "partition_types=)"
         ) from error
     try:
         scalar.as_py()
     except (OverflowError, ValueError) as error:
         raise SchemaError(
             f"a directory of {name} has the value {value!r}, a {kind} that Python does not have ({error}): read it as "
-            f"a string (partition_types={{{name!r}: 'string'}})"
+            f"a string (schema=, or partition_types={{{name!r}: 'string'}})"
         ) from error
     return scalar
 

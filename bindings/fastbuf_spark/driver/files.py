@@ -22,6 +22,10 @@ SUMMARIES = ("_common_metadata", "_metadata")  #: names of files with the schema
 WILD = re.compile(r"[*?\[{\\]")  #: a path with one of these may be a pattern
 
 
+class NothingThere(ResourceError):
+    """There is nothing at a path: a stream may wait for it."""
+
+
 @dataclass(frozen=True)
 class File:
     """A file, and the values in its directories' names, escaped.
@@ -154,7 +158,7 @@ def _looked_at(system: Any, path: str) -> tuple[Any, Iterable[Any]]:
                 return fs.FileInfo(path, fs.FileType.Directory), inside
     info = system.get_file_info(path)
     if info.type == fs.FileType.NotFound:
-        raise ResourceError(f"{path} does not exist")
+        raise NothingThere(f"{path} does not exist")
     return info, _below(system, path) if info.type == fs.FileType.Directory else ()
 
 
@@ -240,9 +244,22 @@ def _matched(system: Any, path: str) -> list[tuple[str, str]]:
                 here = [f"{base}/{part}" for base in here]
         matches += [each for each in here if system.get_file_info(each).type != fs.FileType.NotFound]
     if not matches:
-        raise ResourceError(f"{path} does not exist: nothing matches this pattern")
+        raise NothingThere(f"{path} does not exist: nothing matches this pattern")
     distinct = sorted(set(matches))
     return [(each, path if len(distinct) > 1 else "") for each in distinct]
+
+
+def base_of(path: str, file: str) -> str:
+    """The directory below which names are columns, of a file that was found by a path, which may be a pattern."""
+    folder = path.rstrip("/") + "/"
+    if not file.startswith(folder) and WILD.search(path):
+        names = file.split("/")
+        for plain in _braced(path):
+            parts = plain.rstrip("/").split("/")
+            pairs = zip(parts, names, strict=False)
+            if len(parts) <= len(names) and all(_form(part, path).fullmatch(name) for part, name in pairs):
+                return "/".join(names[: len(parts)]) + "/"
+    return folder
 
 
 def _names(system: Any, folder: str) -> list[str]:

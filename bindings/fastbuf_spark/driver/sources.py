@@ -99,8 +99,6 @@ def files_source(
     types_given
         Of columns from directories' names.
     """
-    from pyspark.sql.types import TimestampType
-
     directory_types: dict[str, DataType] = {}
     if schema is not None:
         format.check(asked, schema)
@@ -109,14 +107,21 @@ def files_source(
     if schema is not None and format.by_name:
         schema, directory_types = _without_directories(schema, files)
     types = _types_of_directories(files, directory_types | dict(types_given or {}), asked)
-    if "timeZone" in asked.options and any(isinstance(kind, TimestampType) for kind in types.values()):
-        raise ConfigError("timeZone= is not for directories of timestamps: set spark.sql.session.timeZone")
+    check_zone(asked.options, types)
     files = listing.matching(files, asked.options)
     format.check_files(files)
     if schema is None:
         schema = format.schema(asked, system, files, summaries)
         format.check(asked, schema)
     return listed_source(asked, format.with_columns(asked, schema), system, files, schema, types)
+
+
+def check_zone(options: Mapping[str, str], types: Mapping[str, DataType]) -> None:
+    """ConfigError if directories' names have timestamps, and an option a zone that is not for them."""
+    from pyspark.sql.types import TimestampType
+
+    if "timeZone" in options and any(isinstance(kind, TimestampType) for kind in types.values()):
+        raise ConfigError("timeZone= is not for directories of timestamps: set spark.sql.session.timeZone")
 
 
 def listed_source(
@@ -133,7 +138,7 @@ def listed_source(
     types = dict(types or {})
     whole = nullable(schema)
     if format.by_name:
-        whole = _with_directories(whole, types, asked.is_set("caseSensitive"))
+        whole = with_directories(whole, types, asked.is_set("caseSensitive"))
     else:
         whole = StructType([*whole.fields, *(StructField(key, kind, True) for key, kind in types.items())])
     read_with, shown = _schemas(asked.spark, whole, asked.columns, asked.filter)
@@ -151,7 +156,7 @@ def _types_of_directories(files: list[listing.File], types: dict[str, DataType],
     return partition_types(files, infer, types, asked.is_set("caseSensitive"), timestamps)
 
 
-def _with_directories(schema: StructType, types: dict[str, DataType], case: bool) -> StructType:
+def with_directories(schema: StructType, types: dict[str, DataType], case: bool) -> StructType:
     """The schema of files with the columns from directories' names: of one that is in both, as in Spark, theirs counts.
 
     It stays where the files have it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -97,6 +97,10 @@ class Format:
 
     def with_columns(self, asked: Asked, schema: StructType) -> Self:
         """The format of files that have these columns."""
+        return self
+
+    def without_columns(self, names: Collection[str]) -> Self:
+        """The same where these columns are not in the files, but in the names of directories."""
         return self
 
     def schema(self, asked: Asked, system: Any, files: Sequence[File], summaries: list[str]) -> StructType:

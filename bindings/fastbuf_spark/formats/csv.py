@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -80,6 +80,9 @@ class Csv(Lines):
 
     def with_columns(self, asked: Asked, schema: StructType) -> Self:
         return replace(self, names=tuple(schema.names))
+
+    def without_columns(self, names: Collection[str]) -> Self:
+        return replace(self, names=tuple(name for name in self.names if name not in names))
 
     def schema(self, asked: Asked, system: Any, files: Sequence[File], summaries: list[str]) -> StructType:
         """Strings, with the names of the first line that is not blank, of the first file that has one."""

@@ -52,11 +52,13 @@ def stream_files(
     format
         That of a reader: "parquet" for what :func:`fastbuf_spark.read_parquet` reads, and so on.
     schema
-        A StructType or DDL text.
+        A StructType or DDL text, in this order.  Names of directories, ``key=value``, have the values of the columns
+        that it names so, as for :func:`fastbuf_spark.read_parquet`: these are of the types that it gives.
     bounded
         Whether to end behind the files that are there now.
     max_file_age
-        Files older than the newest one by more than this are not looked for, and forgotten.
+        Files older than the newest one by more than this are not looked for, and forgotten.  The files that are there
+        at first are all read, whatever their age.
     tasks
         Tasks that read; each file is read by one.
     **options

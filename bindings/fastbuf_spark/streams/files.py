@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import ConfigError, ResourceError
+from fastbuf.errors import ConfigError
 from fastbuf_spark.driver import files as listing
+from fastbuf_spark.driver.directory_names import partition_types, value_of, values_of
 from fastbuf_spark.driver.file_systems import file_system
 from fastbuf_spark.driver.file_types import nullable
-from fastbuf_spark.driver.reader_options import read_options
-from fastbuf_spark.driver.sources import Asked, listed_source
+from fastbuf_spark.driver.reader_options import is_true, read_options
+from fastbuf_spark.driver.sources import Asked, check_zone, listed_source, with_directories
+from fastbuf_spark.driver.splits import fragments
 from fastbuf_spark.formats import CLASSES, format_of
 from fastbuf_spark.formats.base import Format
 from fastbuf_spark.schema import conform, struct_type
@@ -36,9 +38,17 @@ class FilesSource:
 
     The state is the files that were seen, but for those older than the newest one by ``max_age_s``, which are not
     looked at any more.
+
+    Attributes
+    ----------
+    base, root
+        The path, and that of ``basePath`` (empty: none), in their file system: below them names of directories are
+        columns.
     """
 
     path: str
+    base: str
+    root: str
     format: Format
     schema: StructType
     read: Read
@@ -57,35 +67,77 @@ class FilesSource:
         """Files by the times at which they were written."""
         seen = dict(state["seen"]) if state else {}
         newest = int(state["newest"]) if state else 0
-        try:
-            files = listing.matching(listing.listed(self.path, None, self.options).files, self.options)
-        except ConfigError:  # there is nothing yet
-            files = []
-        except ResourceError:
-            if not is_store(file_system(self.path, None)[0]):  # where a directory is no more than its objects
-                raise
-            files = []
+        files = listing.matching(listed := self._listed(), self.options)
         times = {file.path: file.changed for file in files}
-        newest = max([newest, *times.values()])
-        oldest = newest - int(self.max_age_s * 1e9)
-        fresh = sorted((changed, path) for path, changed in times.items() if path not in seen and changed >= oldest)
+        latest = max([newest, *times.values()])
+        oldest = latest - int(self.max_age_s * 1e9)
+        # As by Spark, the first ones are read whatever their age
+        fresh = sorted((t, path) for path, t in times.items() if path not in seen and (t >= oldest or not newest))
+        if fresh:
+            self._check(listed, {path for _, path in fresh})
         seen.update((path, changed) for changed, path in fresh)
         recent = {path: changed for path, changed in seen.items() if changed >= oldest}
-        return [Split(path, 0) for _, path in fresh], {"newest": newest, "seen": recent}
+        return [Split(path, 0) for _, path in fresh], {"newest": latest, "seen": recent}
+
+    def _listed(self) -> list[listing.File]:
+        try:
+            return listing.listed(self.path, None, self.options).files
+        except listing.NothingThere:
+            if not is_store(file_system(self.path, None)[0]):  # where a directory is no more than its objects
+                raise
+            return []
+
+    def _check(self, files: list[listing.File], fresh: Collection[str]) -> None:
+        """Raise an error if names of directories are not as the schema has them, or differ."""
+        named = {key for key, _ in files[0].values}
+        types = {field.name: field.dataType for field in self.schema.fields if field.name in named}
+        case = is_true(self.options, "caseSensitive")
+        kinds = partition_types(files, False, types, case)
+        with_directories(self.schema, kinds, case)
+        check_zone(self.options, types)
+        for key, value in sorted({pair for file in files if file.path in fresh for pair in file.values if pair[1]}):
+            if key in types:
+                value_of(str(value), self.read.shown.field(key).type, key)
 
     def reader(self, schema: pa.Schema) -> SplitReader:
         """One file after the other: in their order, and no more than one is open."""
         return _FilesReader(self, schema)
 
-    def fragment(self, path: str) -> Any:
-        """One of the files."""
-        return self.format.fragment(path, same_system(file_system(self.path, None)[0]))
+    def _named(self, path: str) -> dict[str, str | None]:
+        """The values, escaped, that a file's directories have for columns of the schema."""
+        if is_true(self.options, "recursiveFileLookup"):
+            return {}
+        base = self.root or listing.base_of(self.base, path)
+        values = values_of(path[len(base) :].split("/")[:-1])
+        return {key: value for key, value in values if key in self.read.shown.names}
+
+    def _piece(self, path: str) -> tuple[Read, Piece]:
+        """One of the files, and how it is read."""
+        import pyarrow as pa
+
+        system, named = same_system(file_system(self.path, None)[0]), self._named(path)
+        shown, format = self.read.shown, self.format.without_columns(named)
+        types = {name: shown.field(name).type for name in named}
+        pairs = fragments(system, [listing.File(path, -1, -1, tuple(named.items()))], format, types)
+        files = pa.schema(shown.field(field.name) if field.name in named else field for field in self.read.files)
+        texts = tuple(field for field in self.read.texts if field.name not in named)
+        return dataclasses.replace(self.read, files=files, texts=texts), Piece(format, pairs[0][1], 0, 0)
+
+    def least_time(self, path: str, field: pa.Field) -> int | None:
+        """The least time of a file, as its format tells it, or its directory."""
+        value = self._named(path).get(field.name)
+        if value is not None:
+            import pyarrow as pa
+
+            micros = value_of(value, self.read.shown.field(field.name).type, field.name).cast(pa.timestamp("us", "UTC"))
+            return int(micros.value) // 1000
+        return self.format.least_time(self._piece(path)[1].fragment, field)
 
     def rows(self, path: str, offset: int) -> Generator[tuple[pa.RecordBatch, int], None, None]:
         """Batches of a file from a row on, and the row behind each."""
-        piece = Piece(self.format, self.fragment(path), 0, 0)
+        read, piece = self._piece(path)
         at = 0
-        for batch in self.read.rows_of(piece):
+        for batch in read.rows_of(piece):
             rows = batch.num_rows
             if at + rows > offset:
                 batch = batch.slice(max(0, offset - at))
@@ -143,7 +195,7 @@ class _FilesReader:
 
     def _look(self, name: str, field: pa.Field) -> None:
         with suppress(Exception):  # it is read later, and what is wrong with it is told then
-            least = self._source.format.least_time(self._source.fragment(name), field)
+            least = self._source.least_time(name, field)
             if least is not None:
                 self._answers.append((name, least))
 
@@ -176,4 +228,6 @@ def files_source(
     kind.check(asked, shape)
     kind = kind.with_columns(asked, shape)
     read = listed_source(asked, kind, None, [], shape).read  # of no files, as there may be none yet
-    return FilesSource(str(path), kind, shape, read, settings, max_age_s, bounded)
+    base, root = (file_system(each, None)[1][0] if each else "" for each in (path, settings.get("basePath")))
+    root = root.rstrip("/") + "/" if root else ""
+    return FilesSource(str(path), base, root, kind, shape, read, settings, max_age_s, bounded)
