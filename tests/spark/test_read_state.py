@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,4 +105,55 @@ def test_state_of_windows(spark: Any, tmp_path: Path) -> None:
     query.await_termination(60)
     table = fbs.read_state(tmp_path / "saved", "hours")
     assert table.num_rows in (0, 100)
+    assert table.column_names in ([], ["value", "window_start", "window_end", "count_all"])
     assert fbs.read_state(tmp_path / "chk", "hours").num_rows == 0, "at the end of time all windows are given"
+
+
+class Waits:
+    """A batch of rows with keys from one number on, and no more."""
+
+    def __init__(self, first: int, time: str) -> None:
+        self.name, self.schema = f"from {first}", f"{time} timestamp, k long, {time}_v long"
+        self._first, self._time = first, time
+
+    def splits(self) -> list[str]:
+        return ["only"]
+
+    def read(self, split: str, offset: int | None) -> Iterator[Any]:
+        if not offset:
+            keys = pa.array(range(self._first, self._first + 100))
+            times = pa.array([1_700_000_000] * 100, pa.timestamp("s", "UTC")).cast(pa.timestamp("us", "UTC"))
+            yield pa.record_batch([times, keys, keys], names=[self._time, "k", f"{self._time}_v"]), 1
+        while True:
+            time.sleep(0.02)
+            yield None, 1
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(120)
+def test_state_of_a_join(spark: Any, tmp_path: Path) -> None:
+    """Of each side a table, in which all columns have their names."""
+
+    def side(first: int, column: str) -> Any:
+        return fbs.stream(spark, Waits(first, column), tasks=1).with_watermark(column).group_by("k", partitions=1)
+
+    joined = side(0, "a").interval_join(side(50, "b"), "-1 hour", "1 hour", name="pairs")
+    query = joined.write_stream(fbs.to_memory(), tmp_path / "chk", every=0.1)
+
+    def waiting() -> bool:
+        query.savepoint(tmp_path / "saved")
+        tables = [fbs.read_state(tmp_path / "saved", "pairs", each) for each in ("left", "right")]
+        shutil.rmtree(tmp_path / "saved")
+        return all(table.num_rows == 100 for table in tables)
+
+    in_the_end(waiting, bool)
+    query.savepoint(tmp_path / "saved")
+    query.stop()
+    left = fbs.read_state(tmp_path / "saved", "pairs", "left")
+    right = fbs.read_state(tmp_path / "saved", "pairs", "right")
+    assert left.column_names == ["k", "matched", "a", "a_v"]
+    assert right.column_names == ["k", "matched", "b", "b_v"]
+    assert left.sort_by("k")["matched"].to_pylist() == [False] * 50 + [True] * 50
+    assert sorted(right["b_v"].to_pylist()) == list(range(50, 150))
+    with pytest.raises(ConfigError, match=r"several variables, name one of them: \['left', 'right'\]"):
+        fbs.read_state(tmp_path / "saved", "pairs")

@@ -18,6 +18,7 @@ from fastbuf.checkpoint.store import CheckpointError, read_metadata, read_piece
 from fastbuf.errors import ConfigError
 from fastbuf.event_time.arrow_rows import in_zones_of, words_of
 from fastbuf_spark.driver.file_systems import shared_folder
+from fastbuf_spark.streams.state_tables import SIDES, is_join, readable
 from fastbuf_spark.streams.state_values import from_arrow, key_part, keys_of, to_arrow
 
 if TYPE_CHECKING:
@@ -218,14 +219,21 @@ def read_state(checkpoint: str | os.PathLike[str], name: str, variable: str | No
     name
         Of the operator: ``name=`` of the verb, or as ``explain()`` names its stage.
     variable
-        Which of its state variables, or ``"__timers"``; None: its only one.
+        Which of its state variables, or ``"__timers"``; of a join ``"left"`` or ``"right"``; None: its only one.
 
     Returns
     -------
     pyarrow.Table
         The columns of the key, then of a variable ``expires_ms`` (in milliseconds since 1970; 0: never; what has
         expired may still be there) and ``value``, a struct; of a map ``map_key`` too, of a list ``value`` is a list; of
-        timers ``time_ms``.  Of windows: what each key and window holds.  Without any entry there are no columns.
+        timers ``time_ms``.
+
+        Of windows the keys, ``window_start`` and ``window_end``, and what each holds: partial results (``v_sum``; of a
+        mean a sum and a count), the row that ``reduce`` has, or the rows that a function waits for.  Sliding windows
+        share parts: ``pane_start`` and ``pane_end``.  ``new_rows`` came since the last early result; a session that has
+        ``fired`` has given its rows.  Of a join the rows of a side that wait, and whether each was ``matched``.
+
+        Without any entry there are no columns.
 
     Raises
     ------
@@ -257,20 +265,27 @@ def _state_of(folder: Path, metadata: Path, name: str, variable: str | None) -> 
     operators = read_metadata(metadata)["operators"]
     if name not in operators:
         raise ConfigError(f"no operator {name!r} has state in {metadata}: there are {sorted(operators)}")
+    of = operators[name].get("of")
     tables: dict[str, list[pa.Table]] = {}
     for entry in operators[name]["pieces"].values():
         if entry is None:
             continue
-        for about, table in _streams(read_piece(folder / "state", entry)):
-            tables.setdefault("" if about is None else about["name"], []).append(table.replace_schema_metadata())
+        for place, (about, table) in enumerate(_streams(read_piece(folder / "state", entry))):
+            of_side = about is None and (place or is_join(of, table))
+            own = about["name"] if about is not None else SIDES[place] if of_side else ""
+            tables.setdefault(own, []).append(table.replace_schema_metadata())
     if variable is None:
         others = [each for each in tables if each != TIMERS]
         if len(others) > 1:
             raise ConfigError(f"operator {name!r} has several variables, name one of them: {sorted(tables)}")
         variable = next(iter(others), "")
     if variable not in tables:
-        if tables or variable:
+        if tables or (variable and not (variable in SIDES and of and of["verb"] == "join")):
             raise ConfigError(f"operator {name!r} has no entry of {variable!r}: there are {sorted(tables)}")
         return pa.table({})
-    first, *rest = tables[variable]  # groups that did not change since may be of a session in another time zone
-    return pa.concat_tables([first, *(in_zones_of(first.schema, table) for table in rest)])
+    # Groups that did not change since may be of a session in another time zone, and a side of a join may have no rows
+    first, *rest = sorted(tables[variable], key=lambda table: not table.num_rows)
+    whole = pa.concat_tables(
+        [first, *(in_zones_of(first.schema, table) for table in rest if table.num_rows)], promote_options="default"
+    )
+    return readable(of, variable, whole) if whole.num_columns else whole
