@@ -53,6 +53,9 @@ class FileWriter(Protocol):
     def close(self) -> Any:
         """End the file.  Returns its footer, or None if the format has none that is used."""
 
+    def abandon(self) -> None:
+        """Let go of a file that is not to be ended."""
+
 
 @dataclass(frozen=True)
 class Format:

@@ -60,3 +60,6 @@ class IpcWriter:
     def close(self) -> None:
         """Write where the batches are."""
         self._writer.close()
+
+    def abandon(self) -> None:
+        """Nothing is left to do."""

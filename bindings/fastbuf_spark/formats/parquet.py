@@ -137,6 +137,10 @@ class ParquetWriter:
         self._writer.close()
         return self._footers[0]
 
+    def abandon(self) -> None:
+        """Let pyarrow's writer not end the file when it is collected: its sink is closed by then."""
+        self._writer.is_open = False
+
 
 def row_groups(fragment: Any, schema: pa.Schema, skipping: Skipping | None) -> list[Any]:
     """A fragment for each row group that may have rows which match."""

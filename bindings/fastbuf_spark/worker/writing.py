@@ -325,6 +325,8 @@ class _File:
 
     def abandon(self) -> None:
         self._buffers = []
+        if self._writer is not None:
+            self._writer.abandon()
         if self._sink is not None:
             self._sink.close()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +72,20 @@ def test_a_link_to_nothing(tmp_path: Path, mode: str) -> None:
     with pytest.raises(ResourceError, match=r"out is a link to .*nowhere, which is not there"):
         Commit(LOCAL, str(tmp_path / "out"), mode)
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_write_that_fails_amid_a_file_says_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer of the file is let go: it writes nothing behind the end, also where the disk is full."""
+    said: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: said.append(str(unraisable.exc_value)))
+
+    def failing() -> Any:
+        yield pa.record_batch({"n": [1]})
+        raise KeyError("the user's own")
+
+    with pytest.raises(KeyError):
+        list(Write(LOCAL, str(tmp_path), SCHEMA, (0,), (), "none", 0)(failing()))
+    with pytest.raises(ResourceError, match="no room"):
+        list(Write(Full(), str(tmp_path), SCHEMA, (0,), (), "none", 0)([pa.record_batch({"n": [1]})]))
+    gc.collect()
+    assert said == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fastbuf.errors import ConfigError
+from fastbuf_spark.streams import parquet
 from fastbuf_spark.streams.parquet import STAGING, to_parquet
 from fastbuf_spark.streams.sink import CommitFailed, SinkContext
 
@@ -86,3 +89,25 @@ def test_no_directories(tmp_path: Path) -> None:
         sink = to_parquet(tmp_path / "out", none)
         sink.check(SCHEMA, True)
         assert sink.partition_by == ()
+
+
+@pytest.mark.parametrize("by", [(), ("k",)])
+def test_a_stop_amid_a_file_is_silent(
+    tmp_path: Path, by: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its writer is let go with it: nothing is written behind the end."""
+    monkeypatch.setattr(parquet, "MEMORY_BYTES", 0)  # rows are written at once
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(str(unraisable.exc_value)))
+    sink = to_parquet(tmp_path / "out", by)
+    context = SinkContext("job", 0, 1, SCHEMA, str(tmp_path), True)
+    writer = sink.writer(context)
+    for value in range(3):
+        writer.write(pa.record_batch([pa.array([value]), pa.array(["a"])], SCHEMA))
+    assert list((tmp_path / "out" / STAGING).rglob("*.parquet"))
+    writer.close()
+    del writer
+    gc.collect()
+    assert told == []
+    assert "Exception ignored" not in capfd.readouterr().err
+    assert seen(tmp_path / "out") == []
