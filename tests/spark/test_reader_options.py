@@ -323,6 +323,53 @@ def test_options_that_are_refused(spark: Any, tmp_path: Path, reader: str, optio
         getattr(fbs, f"read_{reader}")(spark, tmp_path, **schema, **options)
 
 
+@pytest.mark.parametrize(
+    ("reader", "options", "message"),
+    [
+        (
+            "csv",
+            {"encoding": "utf-16"},
+            "encoding is 'utf-16', and read_csv takes 'utf-8' or .*'us-ascii': give one of",
+        ),
+        ("csv", {"lineSep": "\r\n"}, r"lineSep is '\\r\\n', and read_csv takes '\\n' \(a carriage return is no line"),
+        (
+            "parquet",
+            {"mergeSchema": "yes"},
+            "mergeSchema is 'yes', and read_parquet takes 'true' or 'false' .the schemas",
+        ),
+    ],
+)
+def test_values_that_are_refused_say_what_is_taken(
+    spark: Any, tmp_path: Path, reader: str, options: Any, message: str
+) -> None:
+    schema = {} if reader == "parquet" else {"schema": "a string"}
+    with pytest.raises(ConfigError, match=message) as refused:
+        getattr(fbs, f"read_{reader}")(spark, tmp_path, **schema, **options)
+    assert "honoured" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"maxFilesPerTrigger": 1}, "stream_files has no option maxFilesPerTrigger: a task reads one file after the"),
+        ({"maxBytesPerTrigger": 1}, "stream_files has no option maxBytesPerTrigger: a task reads"),
+        ({"maxFileAge": "1h"}, "stream_files has no option maxFileAge: give max_file_age="),
+        ({"latestFirst": True}, "stream_files has no option latestFirst: leave it out"),
+        ({"pathFilter": "x"}, "stream_files has no option pathFilter: leave it out"),
+        ({"mergeSchema": "yes"}, "mergeSchema is 'yes', and stream_files takes 'true' or 'false'"),
+        (
+            {"ignoreCorruptFiles": True},
+            "ignoreCorruptFiles is 'true', with which stream_files would not give what Spark",
+        ),
+    ],
+)
+def test_a_stream_of_files_says_what_streams_have(spark: Any, tmp_path: Path, options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}") as refused:
+        fbs.stream_files(spark, str(tmp_path), schema="a string", **options)
+    assert "pipeline" not in str(refused.value)
+    assert "read_parquet" not in str(refused.value)
+
+
 @pytest.mark.parametrize("option", [each for each in OPTIONS if each.settings and each.values != ANY], ids=str)
 def test_settings_that_are_refused(spark: Any, setting: Any, tmp_path: Path, option: Any) -> None:
     """Whatever else a setting of the table is; those that may be true or false have no other values."""

@@ -156,7 +156,7 @@ SAME = (
 )
 
 
-def read_options(spark: Any, reader: str, given: Mapping[str, Any]) -> dict[str, str]:
+def read_options(spark: Any, reader: str, given: Mapping[str, Any], streams: bool = False) -> dict[str, str]:
     """What is to be honoured, of what is set, by the first name of an option, or of a setting that has none.
 
     Parameters
@@ -165,6 +165,8 @@ def read_options(spark: Any, reader: str, given: Mapping[str, Any]) -> dict[str,
         The name of a format.
     given
         Options by their names; None: not given.
+    streams
+        Whether a stream of files has them: then its errors say what streams have.
 
     Raises
     ------
@@ -182,11 +184,11 @@ def read_options(spark: Any, reader: str, given: Mapping[str, Any]) -> dict[str,
         theirs = theirs or [(PREFIX + name, str(conf[PREFIX + name])) for name in settings if PREFIX + name in conf]
         for name, value in theirs:
             if not any(value.lower() == fits or fnmatchcase(value.lower(), fits) for fits in option.values):
-                raise ConfigError(_refusal(reader, name, value, option))
+                raise ConfigError(_refusal(reader, name, value, option, streams))
         if theirs:
             honoured[(names or settings)[0]] = theirs[0][1]
     for name, value in options.values():
-        raise ConfigError(_refusal(reader, name, value, None))
+        raise ConfigError(_refusal(reader, name, value, None, streams))
     return honoured
 
 
@@ -199,19 +201,32 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _refusal(reader: str, name: str, value: str, option: Option | None) -> str:
+#: Of Spark's streams of files: what to do here
+OF_STREAMS = dict.fromkeys(
+    ("maxfilespertrigger", "maxbytespertrigger"),
+    "a task reads one file after the other, as fast as its rows are taken, and write_stream(every=) says how often "
+    "there is a checkpoint; leave it out",
+) | {"maxfileage": "give max_file_age="}
+
+
+def _refusal(reader: str, name: str, value: str, option: Option | None, streams: bool) -> str:
+    ours = "stream_files" if streams else f"read_{reader}"
     theirs = {"ipc": "", "avro": "format('avro').load(...)"}.get(reader, f"{reader}(...)")
-    spark = theirs and f"let Spark read the files: fbs.pipeline(spark.read.{theirs})"
+    spark = f"let Spark read the files: fbs.pipeline(spark.read.{theirs})" if theirs and not streams else ""
+    if option is None and streams:
+        return f"{ours} has no option {name}: {OF_STREAMS.get(name.lower(), 'leave it out')}"
     if option is None:
-        return f"read_{reader} has no argument {name}, and reads with no such option of Spark's: " + (
+        return f"{ours} has no argument {name}, and reads with no such option of Spark's: " + (
             f"if there is one, {spark}" if spark else "leave it out"
         )
     fits = " or ".join(map(repr, option.values))
+    one = f"one of {fits}" if len(option.values) > 2 else fits
     if name.startswith(PREFIX):
-        ways = [f"set it to {fits}", *[f"give {each}={fits}" for each in option.names.split()[:1]]]
+        ways = [f"set it to {one}", *[f"give {each}={fits}" for each in option.names.split()[:1]]]
     else:
-        ways = [f"give {fits}", "leave it out"] if option.values else ["leave it out"]
-    why = "" if option.what == "no others" else f" ({option.what})"
-    return f"{name} is {value!r}, with which read_{reader} would not give what Spark gives{why}: " + ", or ".join(
-        [*ways, *([spark] if spark else [])]
-    )
+        ways = [f"give {one}", "leave it out"] if option.values else ["leave it out"]
+    taken = option.what.startswith("honoured")
+    what = option.what.removeprefix("honoured").lstrip(":, ") if option.what != "no others" else ""
+    why = f" ({what})" if what else ""
+    said = f"and {ours} takes {fits}" if taken else f"with which {ours} would not give what Spark gives"
+    return f"{name} is {value!r}, {said}{why}: " + ", or ".join([*ways, *([spark] if spark else [])])

@@ -222,7 +222,7 @@ def files_source(
     """A source of files; ``bounded``: of those that are there now."""
     if format not in CLASSES:
         raise ConfigError(f"format is {format!r}: it must be one of {', '.join(CLASSES)}")
-    settings = read_options(spark, format, options)
+    settings = read_options(spark, format, options, streams=True)
     asked, shape = Asked(spark, "stream_files", path, None, None, options=settings), nullable(struct_type(schema))
     kind = format_of(format, settings)
     kind.check(asked, shape)
