@@ -28,14 +28,22 @@ MAX_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 WORKER_MEMORY = "spark.python.worker.memory"  #: memory for rows and tables of PySpark's own aggregations
 _SIZE = re.compile(r"(?i)^\s*(\d+)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib|t|tb|tib)?\s*$")
 _SECONDS = re.compile(r"(?i)^\s*(-?\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*$")
-_INTERVAL = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*$")
+_PART = r"([+-]?)\s*(\d+(?:\.\d+)?)\s*([a-z]+)"
+_INTERVAL = re.compile(rf"\s*(?:interval\s)?(?:\s*{_PART})+\s*", re.IGNORECASE)
 _INTERVALS = {
+    "us microsecond microseconds": 1e-6,
     "ms millisecond milliseconds": 1e-3,
     "s sec second seconds": 1.0,
     "m min minute minutes": 60.0,
     "h hour hours": 3600.0,
     "d day days": 86400.0,
+    "w week weeks": 604800.0,
 }
+_SECONDS_OF = {name: seconds for names, seconds in _INTERVALS.items() for name in names.split()}
+DURATION = (
+    "give a number of seconds, a datetime.timedelta, or a text with units (microseconds, milliseconds, seconds, "
+    "minutes, hours, days, weeks; us, ms, s, m, h, d, w), as '10 seconds' or '1 hour 30 minutes'"
+)
 #: Field, least and greatest value of the whole numbers.
 _RANGES: tuple[tuple[str, int, int | None], ...] = (
     ("memory_bytes", 1, None),
@@ -345,13 +353,13 @@ def _typed(name: str, kind: str, value: Any) -> Any:
 
 
 def parse_seconds(name: str, text: str) -> float:
-    """Parse an interval as people write it (``"10 seconds"``, ``"500 ms"``, ``"2h"``)."""
-    match = _INTERVAL.match(text)
-    unit = match[2].lower() if match else "none"
-    for names, seconds in _INTERVALS.items():
-        if match and unit in names.split():
-            return float(match[1]) * seconds
-    raise ConfigError(f"{name} is {text!r}: give seconds, or text with a unit, as in '10 seconds' or '500 ms'")
+    """Parse an interval as people write it (``"10 seconds"``, ``"500 ms"``, ``"1 hour 30 minutes"``); as in Spark, each
+    part may have a sign.
+    """
+    parts = re.findall(_PART, re.sub(r"^\s*interval\s", "", text, flags=re.IGNORECASE), re.IGNORECASE)
+    if not _INTERVAL.fullmatch(text) or any(unit.lower() not in _SECONDS_OF for _, _, unit in parts):
+        raise ConfigError(f"{name} is {text!r}: {DURATION}")
+    return sum(float(f"{sign}{number}") * _SECONDS_OF[unit.lower()] for sign, number, unit in parts)
 
 
 def parse_bytes(name: str, text: str) -> int:

@@ -335,6 +335,20 @@ def test_what_is_refused(spark: Any, tmp_path: Path) -> None:
             numbered.numbered(spark, 1, 1).write_stream(fbs.to_memory(), tmp_path / "chk", **setting)
     with pytest.raises(ConfigError, match="give the path of a directory that driver and all tasks have mounted"):
         numbered.numbered(spark, 1, 1).write_stream(fbs.to_memory(), "s3://bucket/chk")
+    for sink, like in (("/tmp/x", "'/tmp/x'"), (None, "None"), (fbs.to_memory, "<function"), (tmp_path, "PosixPath")):
+        with pytest.raises(ConfigError, match=rf"sink is {like}.*: give a sink, as fbs\.to_parquet\(path\)"):
+            numbered.numbered(spark, 1, 1).write_stream(sink, tmp_path / "chk")  # type: ignore[arg-type]
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "chk"):
+        with pytest.raises(
+            ConfigError, match=rf"checkpoint is '{path}': give a directory, and {tmp_path}/file is a file"
+        ):
+            numbered.numbered(spark, 1, 1).write_stream(fbs.to_memory(), path)
+    with pytest.raises(ConfigError, match=r"path is .*: give a directory, and .*file is a file"):
+        fbs.to_parquet(tmp_path / "file")
+    for other in (spark.range(3), fbs.pipeline(spark.range(3)), None):
+        with pytest.raises(ConfigError, match=rf"union takes another stream, not a {type(other).__name__}"):
+            numbered.numbered(spark, 1, 1).union(other)  # type: ignore[arg-type]
 
 
 def test_checkpoints_that_are_gone_for_long_end_the_stream(

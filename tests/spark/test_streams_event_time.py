@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import streams_people_write as people
+from pyspark.sql import functions as F
 from test_streams_ends import seen, until
 
 import fastbuf_spark as fbs
@@ -391,6 +393,64 @@ def test_what_cannot_be_is_refused(spark: Any, tmp_path: Path) -> None:
     parquet = fbs.to_parquet(tmp_path / "out")
     with pytest.raises(ConfigError, match="cannot do output_mode='update'"):
         source.write_stream(parquet, tmp_path, output_mode="update")
+
+
+def test_names_of_times_and_sinks_for_late_rows(spark: Any) -> None:
+    source = fbs.stream_rate(spark, 10)
+    column = F.col("timestamp")
+    with pytest.raises(ConfigError, match="with_watermark takes the name of a column, as 'time', not a Column"):
+        source.with_watermark(column)
+    groups = source.with_watermark("timestamp").group_by("value")
+    with pytest.raises(ConfigError, match="time takes the name of a column, as 'time', not a Column"):
+        groups.window("1 second", time=column)
+    with pytest.raises(ConfigError, match=r"late is 'x': give a sink, as fbs\.to_parquet\(path\)"):
+        groups.window("1 second", late="x")
+    with pytest.raises(ConfigError, match="late is 'x'"):
+        groups.session("1 second", late="x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"size": 0}, "size is 0: windows are from a microsecond to 36,533 years long"),
+        ({"size": "0 ms"}, "size is '0 ms'"),
+        ({"size": 10, "slide": 0}, "slide is 0"),
+        ({"size": 10, "offset": 20}, "offset is 20: it must be shorter than the windows' size, which is 10"),
+        ({"size": 10, "offset": "-10 seconds"}, "offset is '-10 seconds': it must be shorter"),
+        (
+            {"size": "1 minute", "slide": "10 s", "offset": 10},
+            "offset is 10: it must be shorter than the windows' slide, which is '10 s'",
+        ),
+        ({"size": "10 days", "slide": "1 ms"}, "size is '10 days' and slide is '1 ms': a row would be in 864,000,000"),
+        ({"size": 10, "lateness": -1}, "lateness is -1: a duration may not be negative"),
+        ({"size": 10, "lateness": 1e13}, "lateness is 10000000000000.0: at most 36,533 years"),
+        ({"size": 10, "early_rows": 0}, "early_rows is 0: give a whole number from 1 on"),
+        ({"size": 10, "early_rows": 1.5}, "early_rows is 1.5"),
+        ({"size": 10, "early_every": 0}, "early_every is 0: give a millisecond or more"),
+    ],
+)
+def test_windows_that_cannot_be(spark: Any, arguments: dict[str, Any], message: str) -> None:
+    """The error has the user's own words for it."""
+    groups = fbs.stream_rate(spark, 10).with_watermark("timestamp").group_by("value")
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        groups.window(**arguments)
+    if not {"slide", "offset"} & set(arguments):
+        arguments = {**arguments, "gap": arguments["size"]}
+        arguments.pop("size")
+        with pytest.raises(ConfigError, match=f"^{re.escape(message.replace('size is', 'gap is'))}"):
+            groups.session(**arguments)
+
+
+def test_joins_that_cannot_be(spark: Any) -> None:
+    groups = fbs.stream_rate(spark, 10).with_watermark("timestamp").group_by("value")
+    with pytest.raises(
+        ConfigError, match=r"^lower is '1 second' and upper is '-1 second': lower must not be above upper"
+    ):
+        groups.interval_join(groups, "1 second", "-1 second")
+    with pytest.raises(ConfigError, match=r"^upper is 1e\+18: at most 36,533 years"):
+        groups.interval_join(groups, None, 1e18)
+    with pytest.raises(ConfigError, match=r"^offset is 5: it must be shorter than the windows' size, which is 2"):
+        groups.window_join(groups, 2, offset=5)
 
 
 def test_a_union_and_the_shuffle_behind_it_are_one_stage(spark: Any) -> None:

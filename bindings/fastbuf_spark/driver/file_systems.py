@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Iterable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from fastbuf.errors import ConfigError, ResourceError
@@ -93,7 +94,7 @@ def shared_folder(name: str, path: str | os.PathLike[str], instead: str = "") ->
     Raises
     ------
     ConfigError
-        It is a URI of a store, or of a file system that is not mounted.
+        It is a URI of a store, or of a file system that is not mounted, or a file.
     """
     local = _LOCAL.sub("", os.fspath(path))
     if "://" in local:
@@ -101,6 +102,9 @@ def shared_folder(name: str, path: str | os.PathLike[str], instead: str = "") ->
             f"{name} is {os.fspath(path)!r}: give the path of a directory that driver and all tasks have mounted, as "
             f"files are renamed there and kept on its disk (fsync), which a store does not do{instead}"
         )
+    there = next((each for each in (Path(local), *Path(local).absolute().parents) if each.exists()), None)
+    if there is not None and not there.is_dir():
+        raise ConfigError(f"{name} is {os.fspath(path)!r}: give a directory, and {there} is a file")
     return local
 
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+import datetime as dt
+import math
+from numbers import Real
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastbuf.errors import ConfigError
-from fastbuf_spark.conf import parse_seconds
+from fastbuf.event_time.windows import MOST_US
+from fastbuf_spark.conf import DURATION, parse_seconds
+from fastbuf_spark.errors import ArgumentTypeError
 from fastbuf_spark.streams.event_times import TimeSpec
 from fastbuf_spark.streams.source import StreamSource
 from fastbuf_spark.worker.chains import Link
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+#: Seconds, text with units (``"1 hour 30 minutes"``), or a timedelta
+Duration: TypeAlias = float | str | dt.timedelta
+MOST_YEARS = MOST_US // (31_557_600 * 1_000_000)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,20 +49,37 @@ def label_of(func: Any) -> str:
     return getattr(func, "__name__", type(func).__name__)
 
 
-def seconds_of(name: str, value: float | str) -> float:
-    """An interval in seconds, from a number or from text with a unit."""
-    if isinstance(value, str):
-        return parse_seconds(name, value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise ConfigError(f"{name} is {value!r}: give seconds, or text with a unit, as in '10 seconds'")
-    return float(value)
-
-
-def millis_of(name: str, value: float | str) -> int:
-    """An interval in milliseconds; see :func:`seconds_of`."""
+def millis_of(name: str, value: Duration) -> int:
+    """The same in milliseconds."""
     return round(seconds_of(name, value) * 1000)
 
 
-def micros_of(name: str, value: float | str) -> int:
-    """An interval in microseconds; see :func:`seconds_of`."""
-    return round(seconds_of(name, value) * 1_000_000)
+def micros_of(name: str, value: Duration, signed: bool = False) -> int:
+    """The same in microseconds."""
+    micros = round(seconds_of(name, value, signed) * 1_000_000)
+    if abs(micros) > MOST_US:
+        raise ConfigError(f"{name} is {value!r}: at most {MOST_YEARS:,} years")
+    return micros
+
+
+def seconds_of(name: str, value: Duration, signed: bool = False) -> float:
+    """A duration in seconds, from a number, from text with units, or a timedelta; ``signed``: it may be negative."""
+    if isinstance(value, str):
+        seconds = parse_seconds(name, value)
+    elif isinstance(value, dt.timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise ConfigError(f"{name} is {value!r}: {DURATION}")
+    else:
+        seconds = float(value)
+    if seconds < 0 and not signed:
+        raise ConfigError(f"{name} is {value!r}: a duration may not be negative")
+    return seconds
+
+
+def name_of_column(what: str, column: object) -> str:
+    """The name of a column, where only a name is taken."""
+    if not isinstance(column, str):
+        words = f"{what} takes the name of a column, as 'time', not a {type(column).__name__}"
+        raise ArgumentTypeError.of(words, what, "str", column)
+    return column

@@ -8,7 +8,7 @@ from fastbuf.errors import ConfigError
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import check_conf, is_connect, partition_count, partition_count_or_none
 from fastbuf_spark.schema import struct_type
-from fastbuf_spark.streams.drafts import Draft, seconds_of
+from fastbuf_spark.streams.drafts import Draft, Duration, seconds_of
 from fastbuf_spark.streams.source import StreamSource
 from fastbuf_spark.streams.stream import Stream
 from fastbuf_spark.streams.user_source import UserSource
@@ -32,7 +32,7 @@ def stream_files(
     schema: StructType | str | None = None,
     *,
     bounded: bool = False,
-    max_file_age: float | str = "7 days",
+    max_file_age: Duration = "7 days",
     tasks: int | None = None,
     conf: ShuffleConf | None = None,
     **options: Any,

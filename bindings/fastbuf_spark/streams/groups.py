@@ -12,8 +12,8 @@ from fastbuf_spark.api.functions import pandas_rules
 from fastbuf_spark.driver.checks import check_function
 from fastbuf_spark.schema import struct_type
 from fastbuf_spark.streams.absent import OF_GROUPS, refuse
-from fastbuf_spark.streams.drafts import label_of, micros_of, millis_of
-from fastbuf_spark.streams.sink import Sink
+from fastbuf_spark.streams.drafts import MOST_YEARS, Duration, label_of, micros_of, millis_of, name_of_column
+from fastbuf_spark.streams.sink import Sink, check_sink
 from fastbuf_spark.streams.stream import Stream
 from fastbuf_spark.streams.stream_windows import StreamWindows
 from fastbuf_spark.streams.windows import WindowSpec
@@ -38,14 +38,14 @@ class StreamGroups:
 
     def window(
         self,
-        size: float | str,
+        size: Duration,
         *,
-        slide: float | str | None = None,
-        offset: float | str = 0.0,
-        lateness: float | str = 0.0,
+        slide: Duration | None = None,
+        offset: Duration = 0.0,
+        lateness: Duration = 0.0,
         zone: str | None = None,
         early_rows: int | None = None,
-        early_every: float | str | None = None,
+        early_every: Duration | None = None,
         accumulate: bool = True,
         late: Sink | None = None,
         time: str | None = None,
@@ -55,7 +55,7 @@ class StreamGroups:
         Parameters
         ----------
         size
-            Their length: seconds, or text with a unit.
+            Their length: seconds, a timedelta, or text with units (``"1 hour 30 minutes"``).
         slide
             One begins each so long; None: each where the one before it ends.
         offset
@@ -80,11 +80,11 @@ class StreamGroups:
 
     def session(
         self,
-        gap: float | str,
+        gap: Duration,
         *,
-        lateness: float | str = 0.0,
+        lateness: Duration = 0.0,
         early_rows: int | None = None,
-        early_every: float | str | None = None,
+        early_every: Duration | None = None,
         accumulate: bool = True,
         late: Sink | None = None,
         time: str | None = None,
@@ -92,11 +92,11 @@ class StreamGroups:
         """Windows of rows of a key that are at most ``gap`` apart; other parameters are those of :meth:`window`."""
         from fastbuf.event_time.windows import Session
 
-        assigner = Session(micros_of("gap", gap))
+        assigner = Session(_length("gap", gap))
         return self._windows(assigner, f"sessions of {gap}", lateness, early_rows, early_every, accumulate, late, time)
 
     def global_window(
-        self, *, early_rows: int | None = 1, early_every: float | str | None = None, accumulate: bool = True
+        self, *, early_rows: int | None = 1, early_every: Duration | None = None, accumulate: bool = True
     ) -> StreamWindows:
         """One window for all rows of a key: running results, by default behind each batch that has rows of the key.
 
@@ -110,9 +110,9 @@ class StreamGroups:
         self,
         assigner: Any,
         words: str,
-        lateness: float | str,
+        lateness: Duration,
         early_rows: int | None,
-        early_every: float | str | None,
+        early_every: Duration | None,
         accumulate: bool,
         late: Sink | None = None,
         time: str | None = None,
@@ -123,8 +123,15 @@ class StreamGroups:
         column = ""
         if not isinstance(assigner, Global):
             _check_times(self._before, words)
-            column = time or self._time(words)
+            column = self._time(words) if time is None else name_of_column("time", time)
         every = None if early_every is None else millis_of("early_every", early_every)
+        if every == 0:
+            raise ConfigError(f"early_every is {early_every!r}: give a millisecond or more, or None")
+        counts = hasattr(early_rows, "__index__") and not isinstance(early_rows, bool)
+        if early_rows is not None and not (counts and early_rows >= 1):
+            raise ConfigError(f"early_rows is {early_rows!r}: give a whole number from 1 on, or None")
+        if late is not None:
+            check_sink("late", late)
         spec = WindowSpec(
             self._keys,
             column,
@@ -153,8 +160,8 @@ class StreamGroups:
     def interval_join(
         self,
         other: StreamGroups,
-        lower: float | str | None,
-        upper: float | str | None,
+        lower: Duration | None,
+        upper: Duration | None,
         *,
         how: str = "inner",
         time: tuple[str | None, str | None] = (None, None),
@@ -167,9 +174,9 @@ class StreamGroups:
         other
             Groups of another stream, with keys of the same types.
         lower, upper
-            Bounds of the other's time less this one's, both included: seconds, or text with a unit; a lower bound of
-            ``"-10 seconds"`` is before.  None: there is no bound, and the rows that wait for it are kept for ever;
-            without any bound no row is late.
+            Bounds of the other's time less this one's, both included: seconds, a timedelta, or text with units; a lower
+            bound of ``"-10 seconds"`` is before.  None: there is no bound, and the rows that wait for it are kept for
+            ever; without any bound no row is late.
         how
             "inner", "left", "right" or "full": rows without a partner go out when none can come any more.
         time
@@ -186,18 +193,20 @@ class StreamGroups:
         from fastbuf.event_time.windows import MOST_US
         from fastbuf_spark.streams.joins import interval_join
 
-        lower_us = -MOST_US if lower is None else _signed_micros("lower", lower)
-        upper_us = MOST_US if upper is None else _signed_micros("upper", upper)
+        lower_us = -MOST_US if lower is None else micros_of("lower", lower, signed=True)
+        upper_us = MOST_US if upper is None else micros_of("upper", upper, signed=True)
+        if lower_us > upper_us:
+            raise ConfigError(f"lower is {lower!r} and upper is {upper!r}: lower must not be above upper")
         join = interval_join(lower_us, upper_us, how)
         return self._joined(other, join, "interval join", time, name)
 
     def window_join(
         self,
         other: StreamGroups,
-        size: float | str,
+        size: Duration,
         *,
-        slide: float | str | None = None,
-        offset: float | str = 0.0,
+        slide: Duration | None = None,
+        offset: Duration = 0.0,
         zone: str | None = None,
         how: str = "inner",
         time: tuple[str | None, str | None] = (None, None),
@@ -307,7 +316,7 @@ class StreamGroups:
         schema: StructType | str,
         state: StructType | str,
         *,
-        ttl: float | str | None = None,
+        ttl: Duration | None = None,
         name: str | None = None,
     ) -> Stream:
         """Call a function for each batch of rows with the state of its keys in columns: for many keys, all at once.
@@ -363,18 +372,27 @@ def _check_times(stream: Stream, words: str) -> None:
         raise ConfigError(f"{words} go by event time: say with_watermark behind the source first{which}")
 
 
-def _aligned(size: float | str, slide: float | str | None, offset: float | str, zone: str | None) -> Any:
-    from fastbuf.event_time.windows import Sliding, Tumbling
+def _aligned(size: Duration, slide: Duration | None, offset: Duration, zone: str | None) -> Any:
+    from fastbuf.event_time.windows import MOST_OVERLAP, Sliding, Tumbling
 
-    long, shift = micros_of("size", size), _signed_micros("offset", offset)
+    long, shift = _length("size", size), micros_of("offset", offset, signed=True)
+    step = long if slide is None else _length("slide", slide)
+    if abs(shift) >= step:
+        what, value = ("size", size) if slide is None else ("slide", slide)
+        raise ConfigError(f"offset is {offset!r}: it must be shorter than the windows' {what}, which is {value!r}")
     if slide is None:
         return Tumbling(long, shift, zone)
-    return Sliding(long, micros_of("slide", slide), shift, zone)
+    if long > step * MOST_OVERLAP:
+        raise ConfigError(
+            f"size is {size!r} and slide is {slide!r}: a row would be in {-(-long // step):,} windows, and at most "
+            f"{MOST_OVERLAP:,} are possible: make the slide longer"
+        )
+    return Sliding(long, step, shift, zone)
 
 
-def _signed_micros(name: str, value: float | str) -> int:
-    """An interval that may be negative."""
-    if isinstance(value, str):
-        text = value.strip()
-        return -micros_of(name, text[1:]) if text.startswith("-") else micros_of(name, text)
-    return -micros_of(name, -value) if value < 0 else micros_of(name, value)
+def _length(name: str, value: Duration) -> int:
+    """That of windows, in microseconds."""
+    micros = micros_of(name, value)
+    if not micros:
+        raise ConfigError(f"{name} is {value!r}: windows are from a microsecond to {MOST_YEARS:,} years long")
+    return micros

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbuf.checkpoint.store import sync_directory
 from fastbuf.errors import ConfigError, FastbufError
+from fastbuf_spark.errors import ArgumentTypeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,6 +106,13 @@ class Sink(Protocol):
 
     def writer(self, context: SinkContext) -> SinkWriter:
         """A writer for one task, in a worker."""
+
+
+def check_sink(name: str, sink: object) -> None:
+    """An error for an argument that is no sink."""
+    if not all(hasattr(sink, each) for each in ("name", "output_modes", "check", "restore", "writer")):
+        words = f"{name} is {sink!r:.100}: give a sink, as fbs.to_parquet(path) or another function to_... makes one"
+        raise ArgumentTypeError.of(words, name, "sink", sink)
 
 
 class StagedRows:

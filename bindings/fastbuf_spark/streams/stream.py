@@ -14,18 +14,19 @@ from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import check_function, partition_count_or_none, slots_of
 from fastbuf_spark.driver.file_systems import shared_folder
 from fastbuf_spark.driver.selection import Selection
+from fastbuf_spark.errors import ArgumentTypeError
 from fastbuf_spark.pyspark_private import pickled
 from fastbuf_spark.results import iterables
 from fastbuf_spark.schema import arrow_schema, large_types, not_carried, session_zone, struct_type
 from fastbuf_spark.shipping import AsItIs
 from fastbuf_spark.streams.absent import OF_STREAMS, refuse
 from fastbuf_spark.streams.compatible import check_sinks, fit
-from fastbuf_spark.streams.drafts import Draft, millis_of, seconds_of
+from fastbuf_spark.streams.drafts import Draft, Duration, millis_of, name_of_column, seconds_of
 from fastbuf_spark.streams.event_times import TimeSpec
 from fastbuf_spark.streams.joins import JoinSpec
 from fastbuf_spark.streams.query import CheckpointConf, StreamingQuery, check_slots
 from fastbuf_spark.streams.running import RunningSpec
-from fastbuf_spark.streams.sink import Sink
+from fastbuf_spark.streams.sink import Sink, check_sink
 from fastbuf_spark.streams.spec import Output, StreamSpec, StreamStage
 from fastbuf_spark.streams.task import LATE, RESULTS
 from fastbuf_spark.streams.windows import WindowSpec
@@ -70,11 +71,11 @@ class Stream:
     def with_watermark(
         self,
         column: str,
-        delay: float | str = 0.0,
+        delay: Duration = 0.0,
         *,
-        idle: float | str | None = "1 minute",
+        idle: Duration | None = "1 minute",
         watermark: str = "split",
-        align: float | str | None = None,
+        align: Duration | None = None,
     ) -> Stream:
         """Say which column has the time of rows, and how late they may come; behind the source, or select and filter.
 
@@ -86,7 +87,8 @@ class Stream:
             A timestamp.  ``select`` makes one of other types: of milliseconds since 1970
             ``pc.field("ms").cast(pa.timestamp("ms", "UTC"))``.
         delay
-            How far behind the greatest time so far of its split a row may come: seconds, or text with a unit.
+            How far behind the greatest time so far of its split a row may come: seconds, a timedelta, or text with
+            units, as ``"1 minute 30 seconds"``.
         idle
             A split without rows for so long holds nothing back, nor does a source of files without a new one.  None:
             they hold back for ever.
@@ -108,7 +110,7 @@ class Stream:
                 "with_watermark stands behind functions or a shuffle: call it behind the source, or behind its select "
                 "and filter, where the rows of each split still come in their order"
             )
-        if column not in self.schema.names:
+        if name_of_column("with_watermark", column) not in self.schema.names:
             raise ConfigError(f"with_watermark: {column!r} is no column of {self.schema.names}")
         kind = self.schema[column].dataType
         if not isinstance(kind, TimestampType | TimestampNTZType):
@@ -185,6 +187,9 @@ class Stream:
         other
             Its columns are taken by their places, as by Spark's ``union``; they have the same types.
         """
+        if not isinstance(other, Stream):
+            words = f"union takes another stream, not a {type(other).__name__}: one of stream_files(...) or its like"
+            raise ArgumentTypeError.of(words, "other", "Stream", other)
         kinds = [[field.dataType for field in each.schema.fields] for each in (self, other)]
         if kinds[0] != kinds[1]:
             raise ConfigError(f"union of {self.schema.simpleString()} and {other.schema.simpleString()}: other types")
@@ -232,15 +237,15 @@ class Stream:
         self,
         sink: Sink,
         checkpoint: str,
-        every: float | str = "10 seconds",
+        every: Duration = "10 seconds",
         *,
         output_mode: str = "append",
         guarantee: str = "exactly_once",
         name: str | None = None,
-        timeout: float | str = "10 minutes",
-        min_pause: float | str = 0.0,
+        timeout: Duration = "10 minutes",
+        min_pause: Duration = 0.0,
         tolerated_failures: int = 3,
-        discover_every: float | str = "1 second",
+        discover_every: Duration = "1 second",
         key_groups: int = DEFAULT_KEY_GROUPS,
         restore_from: str | None = None,
     ) -> StreamingQuery:
@@ -255,8 +260,8 @@ class Stream:
             A directory that driver and all tasks have mounted.  If it has checkpoints, the stream goes on from the
             newest.
         every
-            Interval of checkpoints: seconds, or text with a unit.  With ``exactly_once`` rows are seen when their
-            checkpoint is complete.
+            Interval of checkpoints: seconds, a timedelta, or text with units.  With ``exactly_once`` rows are seen when
+            their checkpoint is complete.
         output_mode
             "append", "update" or "complete".
         guarantee
@@ -288,6 +293,7 @@ class Stream:
             raise ConfigError(f"guarantee is {guarantee!r}: it must be one of {', '.join(GUARANTEES)}")
         if output_mode not in OUTPUT_MODES:
             raise ConfigError(f"output_mode is {output_mode!r}: it must be one of {', '.join(OUTPUT_MODES)}")
+        check_sink("sink", sink)
         if output_mode not in sink.output_modes:
             raise ConfigError(f"{sink.name} cannot do output_mode={output_mode!r}: it takes {sink.output_modes}")
         sources = [draft.source for draft in self._drafts if draft.source is not None]
