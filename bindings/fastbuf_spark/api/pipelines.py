@@ -172,7 +172,8 @@ class Pipeline:
         *columns
             Names.
         **expressions
-            ``pyarrow.compute`` expressions by the names of their columns, as in ``total=pc.field("price") * 2``.
+            ``pyarrow.compute`` expressions by the names of their columns, as in ``total=pc.field("price") * 2``.  What
+            they give of nulls, NaN, decimals and casts of times is Arrow's, and not always what Spark's SQL gives.
         """
         return self._then(steps.Select(Selection.of(columns, expressions)))
 
@@ -191,8 +192,9 @@ class Pipeline:
         *keys
             Names of columns, or Columns.
         partitions
-            Partitions after the shuffle; default: as many as the shuffle before.  For the first shuffle: half of
-            Spark's slots, or fewer, so that all shuffles of the pipeline have slots at the same time.
+            Partitions after the shuffle; default: as many as the shuffle before.  For the first shuffle: as many as
+            Spark has slots, or more of large files; of a pipelined one half of the slots, or fewer, so that all
+            shuffles of the pipeline have slots at the same time.
         mode
             ``"pipelined"``, ``"blocking"`` or ``"auto"``.
         """

@@ -115,5 +115,9 @@ def _text(table: pa.Table) -> str:
 
 
 def to_memory() -> MemorySink:
-    """Keep a stream's rows in the driver's memory: ``sink.table()`` has them.  For tests; nothing bounds it."""
+    """Keep a stream's rows in the driver's memory: ``sink.table()`` has them.  For tests; nothing bounds it.
+
+    All that was given stays: with ``output_mode="complete"`` every version of the results.  After a restart of the
+    program a new one begins empty, and may get the rows of the last checkpoint again.
+    """
     return MemorySink()
