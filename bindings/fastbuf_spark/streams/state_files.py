@@ -231,7 +231,8 @@ def read_state(checkpoint: str | os.PathLike[str], name: str, variable: str | No
         Of windows the keys, ``window_start`` and ``window_end``, and what each holds: partial results (``v_sum``; of a
         mean a sum and a count), the row that ``reduce`` has, or the rows that a function waits for.  Sliding windows
         share parts: ``pane_start`` and ``pane_end``.  ``new_rows`` came since the last early result; a session that has
-        ``fired`` has given its rows.  Of a join the rows of a side that wait, and whether each was ``matched``.
+        ``fired`` has given its rows.  Of a join the rows of a side that wait; of outer interval joins whether each was
+        ``matched``.
 
         Without any entry there are no columns.
 

@@ -69,7 +69,9 @@ def _of_join(of: Mapping[str, Any], variable: str, table: pa.Table) -> pa.Table:
     columns = [(name, table.column(f"r{name}")) for name in keys]
     for windows in of["windows"]:
         columns += _times(windows, table)
-    return _named([*columns, (JOINED, table.column(MATCHED)), *((name, table.column(f"r{name}")) for name in others)])
+    if not of["windows"] and of["how"] in (variable, "full"):  # others do not keep it up
+        columns.append((JOINED, table.column(MATCHED)))
+    return _named([*columns, *((name, table.column(f"r{name}")) for name in others)])
 
 
 def _times(windows: str, table: pa.Table) -> list[tuple[str, Any]]:
