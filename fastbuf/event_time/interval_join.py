@@ -13,7 +13,7 @@ from fastbuf.event_time.arrow_rows import int64s
 from fastbuf.event_time.frozen import RowsOfState
 from fastbuf.event_time.joins import LEFT, MATCHED, RIGHT, Join, Side
 from fastbuf.event_time.runs import LABEL
-from fastbuf.event_time.sorted_rows import SortedRows, same_keys
+from fastbuf.event_time.sorted_rows import FrozenRun, SortedRows, same_keys
 from fastbuf.event_time.watermarks import MIN
 from fastbuf.event_time.windows import MOST_US
 
@@ -113,7 +113,13 @@ class IntervalJoin(Join):
         import pyarrow as pa
 
         runs = [run.frozen() for run in self._state[side].runs]
-        return lambda: [run.rows(**{LABEL: pa.array(run.times), MATCHED: pa.array(run.matched)}) for run in runs]
+        columns = [LABEL, *self._keys, MATCHED, *(f"r{name}" for name in self._sides[side].schema.names)]
+
+        def rows(run: FrozenRun) -> RowsOfState:
+            given = run.rows(**{LABEL: pa.array(run.times), MATCHED: pa.array(run.matched)})
+            return given._replace(table=given.table.select(columns))
+
+        return lambda: map(rows, runs)
 
     def _release(self) -> None:
         for rows in self._state:

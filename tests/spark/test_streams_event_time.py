@@ -390,6 +390,8 @@ def test_what_cannot_be_is_refused(spark: Any, tmp_path: Path) -> None:
     windows = source.with_watermark("timestamp").group_by("value").window("1 second", early_rows=5)
     with pytest.raises(ConfigError, match="output_mode='append' has each row once"):
         windows.agg_arrow([([], "count_all")]).write_stream(fbs.to_memory(), tmp_path)
+    with pytest.raises(ConfigError, match="agg_arrow takes pairs of a column and a function"):
+        windows.agg_arrow([F.sum("value")])  # type: ignore[list-item]
     parquet = fbs.to_parquet(tmp_path / "out")
     with pytest.raises(ConfigError, match="cannot do output_mode='update'"):
         source.write_stream(parquet, tmp_path, output_mode="update")

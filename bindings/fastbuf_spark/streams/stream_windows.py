@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fastbuf.errors import ConfigError
 from fastbuf_spark.api.functions import pandas_rules
 from fastbuf_spark.driver.checks import check_function
 from fastbuf_spark.schema import struct_type
@@ -50,7 +51,12 @@ class StreamWindows:
         from fastbuf_spark.driver.file_types import of_arrow
         from fastbuf_spark.streams.running import RunningSpec
 
-        pairs = tuple((column or "", function) for column, function in aggregates)
+        asked = list(aggregates)
+        for each in asked:
+            if not isinstance(each, tuple | list) or len(each) != 2:
+                words = "agg_arrow takes pairs of a column and a function, as ('v', 'sum')"
+                raise ConfigError(f"{words}, not {each!r:.100}")
+        pairs = tuple((column or "", function) for column, function in asked)
         work, spec = partial(agg_arrow, pairs), self._spec
         if self._groups._keys and not spec.time and spec.accumulate and spec.trigger == Trigger(1):
             windows = dataclasses.replace(spec, work=work)
