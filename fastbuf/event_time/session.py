@@ -68,7 +68,7 @@ class SessionWindows:
         # By their ends: those that are to fire, those that have fired, and shells: sessions (start, end, keys) whose
         # rows have fired and were dropped
         self._open, self._ended, self._shells = SortedRows(spill), SortedRows(spill), SortedRows(spill)
-        self._kept = SortedRows(spill)  # rows, if the work keeps them: each by the end of its own window
+        self._rows_by_time = SortedRows(spill)  # rows, if the work keeps them: each by the end of its own window
         self._state: Any = work if work.merges else Counting(work.counts)
         self._pending: list[pa.Table] = []
         self._rows = self._bytes = 0  # of these
@@ -168,7 +168,7 @@ class SessionWindows:
                 fires |= new & ~ended & (int64s(states.column(COUNT)) >= rules.trigger.rows)
         self._put(states.filter(pa.array(~late & ~fires)))
         if not self.work.merges:
-            self._add(self._kept, rows.filter(pa.array(~late[place])) if late.any() else rows)
+            self._add(self._rows_by_time, rows.filter(pa.array(~late[place])) if late.any() else rows)
         if fires.any():
             self._fires += self._fired(states.filter(pa.array(fires)))
         return late[place] if late.any() else None
@@ -345,19 +345,19 @@ class SessionWindows:
         ends = int64s(sessions.column(END))
         stays = self.rules.cleaned_at(ends) > self.watermark
         goes = sessions.filter(pa.array(~stays)) if self.rules.accumulate else sessions
-        kept = sessions.filter(pa.array(stays))
-        if kept.num_rows and not self.rules.accumulate:
-            self._add(self._shells, kept.select([LABEL, END, *self.keys]))
-            self._next = min(self._next, int(self.rules.cleaned_at(int64s(kept.column(END))).min()))
-        elif COUNT in kept.schema.names:
-            at = kept.schema.get_field_index(COUNT)
-            self._put(kept.set_column(at, COUNT, pa.array(np.zeros(kept.num_rows, np.int64))))
+        rest = sessions.filter(pa.array(stays))
+        if rest.num_rows and not self.rules.accumulate:
+            self._add(self._shells, rest.select([LABEL, END, *self.keys]))
+            self._next = min(self._next, int(self.rules.cleaned_at(int64s(rest.column(END))).min()))
+        elif COUNT in rest.schema.names:
+            at = rest.schema.get_field_index(COUNT)
+            self._put(rest.set_column(at, COUNT, pa.array(np.zeros(rest.num_rows, np.int64))))
         else:
-            self._put(kept)
+            self._put(rest)
         if self.work.merges:
             return iter((sessions,))
         rows = self._rows_of(goes, take=True)
-        return chain(rows, self._rows_of(kept, take=False, counted=True)) if self.rules.accumulate else rows
+        return chain(rows, self._rows_of(rest, take=False, counted=True)) if self.rules.accumulate else rows
 
     def _rows_of(self, sessions: pa.Table, take: bool, counted: bool = False) -> Iterator[pa.Table]:
         """The rows of sessions, each with the start and the end of its session; some sessions at a time.
@@ -378,13 +378,13 @@ class SessionWindows:
         counts = counted and COUNT in sessions.schema.names
         keys = sessions.select(self.keys)
         again = []
-        for rows, of in self._kept.groups(keys, self._hashes.wide(sessions), starts, ends, take or counts):
+        for rows, of in self._rows_by_time.groups(keys, self._hashes.wide(sessions), starts, ends, take or counts):
             if counts:
                 at = rows.schema.get_field_index(COUNT)
                 again.append(rows.set_column(at, COUNT, pa.array(np.zeros(rows.num_rows, np.int64))))
             yield rows.set_column(0, LABEL, pa.array(starts[of])).set_column(1, END, pa.array(ends[of]))
         for rows in again:
-            self._add(self._kept, rows)
+            self._add(self._rows_by_time, rows)
 
     def _clean(self) -> None:
         for rows in (self._ended, self._shells):
@@ -407,7 +407,7 @@ class SessionWindows:
                 self._add(self._shells, shells)
             self._put(table)
             return
-        self._add(self._kept, table)
+        self._add(self._rows_by_time, table)
         self._put(self._joined(table, self._state.first, shells)[0])
 
     def freeze(self) -> tuple[list[FrozenRun], list[FrozenRun]]:
@@ -416,7 +416,7 @@ class SessionWindows:
         shells, state = [self._shells], [self._open, self._ended]
         if not self.work.merges:
             # Rows give their sessions again, but for what these have taken up of others that had fired
-            shells, state = [*shells, *state] if self.rules.purges or len(self._shells) else [], [self._kept]
+            shells, state = [*shells, *state] if self.rules.purges or len(self._shells) else [], [self._rows_by_time]
         return tuple([run.frozen() for each in some for run in each.runs] for some in (shells, state))  # type: ignore
 
     def thawed(self, shells: list[FrozenRun], state: list[FrozenRun]) -> Iterator[RowsOfState]:
@@ -430,20 +430,37 @@ class SessionWindows:
                 yield rows._replace(table=rows.table.select([LABEL, END, *self.keys, SHELL])) if is_shell else rows
 
     def together(self, tables: list[pa.Table]) -> pa.Table:
-        """One table of state."""
+        """One table of state, of all rows of some keys."""
         import pyarrow as pa
 
         table = pa.concat_tables(tables, promote_options="default")
         self._release()
-        return table
+        return table if self.work.merges or not table.num_rows else self._with_sessions(table)
+
+    def _with_sessions(self, table: pa.Table) -> pa.Table:
+        """Rows with the bounds of their sessions, and the shells that are no part of these."""
+        import pyarrow as pa
+
+        starts, ends = int64s(table.column(LABEL)), int64s(table.column(END))
+        numbers = key_values([table.column(name) for name in self.keys], table.num_rows)
+        order, firsts, reach = sessions(numbers, starts, ends)
+        session = np.empty(len(order), np.int64)  # of each row
+        session[order] = np.repeat(np.arange(len(firsts)), np.diff(firsts, append=len(order)))
+        table = table.set_column(0, LABEL, pa.array(starts[order[firsts]][session]))
+        table = table.set_column(1, END, pa.array(reach[session]))
+        if SHELL not in table.schema.names:
+            return table
+        shell = table.column(SHELL).to_numpy()
+        has_rows = np.bincount(session, ~shell, len(firsts)) > 0
+        return table.filter(pa.array(~(shell & has_rows[session])))
 
     @property
     def _all_rows(self) -> tuple[SortedRows, ...]:
-        return self._open, self._ended, self._shells, self._kept
+        return self._open, self._ended, self._shells, self._rows_by_time
 
     def size(self) -> tuple[int, int]:
         """Rows and bytes of the state."""
-        state = (self._open, self._ended) if self.work.merges else (self._kept,)
+        state = (self._open, self._ended) if self.work.merges else (self._rows_by_time,)
         rows = sum(table.num_rows for table in self._pending) + sum(map(len, (*state, self._shells)))
         return rows, sum(each.nbytes for each in (*self._pending, *self._all_rows))
 

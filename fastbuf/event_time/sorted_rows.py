@@ -325,9 +325,9 @@ class SortedRows(Tiers[SortedRun]):
 
         counts, nbytes = np.zeros(len(hashes), np.int64), 0
         for run in self.runs:
-            found = run.counts(hashes, low, high)
-            counts += found
-            nbytes += run.table.nbytes * int(found.sum()) // run.table.num_rows
+            here = run.counts(hashes, low, high)
+            counts += here
+            nbytes += run.table.nbytes * int(here.sum()) // run.table.num_rows
         parts = 1 if self._spill is None else parts_of(0, nbytes, self._spill.part_bytes)
         turn = np.cumsum(counts) * parts // max(1, int(counts.sum()) + 1)
         for some in np.split(np.arange(len(hashes)), np.flatnonzero(np.diff(turn)) + 1):

@@ -104,6 +104,6 @@ def test_both_sides_of_a_join(in_windows: bool) -> None:
 
 
 def test_running_aggregates_and_names_that_come_twice() -> None:
-    spec = RunningSpec(("v_sum",), pa.schema([("v_sum", pa.int64()), ("v", pa.int64())]), (("v", "sum"),))
+    spec = RunningSpec(("v_sum",), pa.schema([("v_sum", pa.int64()), ("v", pa.int64())]), (("v", "sum"),), None)  # type: ignore[arg-type]
     table = pa.table({"v_sum": [7], "p0": [3]})
     assert readable(spec.description(), "", table).to_pylist() == [{"v_sum": 7, "v_sum_": 3}]
