@@ -20,22 +20,19 @@ import fastbuf_spark as fbs
 from fastbuf_spark.streams.commits import MOST_DUE
 
 
-class Still(Lists):
-    """One split stands still for a while, the other goes on."""
-
-    def read(self, split: str, offset: Any) -> Any:
-        for each, at in super().read(split, offset):
-            if split == "s1" and at == 100:
-                time.sleep(4)
-            yield each, at
+def stands_still(batches: Any) -> Any:
+    """The task with this row does nothing for a while; the other goes on."""
+    for each in batches:
+        if 210 in each["v"].to_pylist():
+            time.sleep(4)
+        yield each
 
 
 def test_a_channel_that_stands_still(spark: Any, tmp_path: Path) -> None:
     """Others wait for its barrier, and it is said for which; then all goes on, and nothing is lost."""
     sink = fbs.to_memory()
-    source = Still(2, 400, 0.01)
-    stream = fbs.stream(spark, source, LONGS, tasks=2).shuffle("v", partitions=1)
-    query = stream.write_stream(sink, tmp_path / "chk", every=0.1)
+    stream = fbs.stream(spark, Lists(2, 400, 0.01), LONGS, tasks=2).map_in_arrow(stands_still, LONGS)
+    query = stream.shuffle("v", partitions=1).write_stream(sink, tmp_path / "chk", every=0.1)
     words: set[str] = set()
 
     def look() -> bool:
