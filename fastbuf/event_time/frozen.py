@@ -66,7 +66,7 @@ class FrozenRows:
         self._give: Callable[[], Iterable[RowsOfState]] | None = rows
         self._hashes, self._groups, self._part_bytes, self._together = hashes, groups, part_bytes, together
         self._rows: list[RowsOfState] = []
-        self._numbers: list[NDArray[np.int16]] = []  # the group of each row of these, if there are several parts
+        self._numbers: list[NDArray[np.int16]] = []  # the part of each row of these, if there are several
         self._parts = 1
         self._part = -1  # which one the table is
         self._table: pa.Table | None = None
@@ -94,16 +94,15 @@ class FrozenRows:
         self._parts = min(self._groups, parts_of(sum(counts), nbytes, self._part_bytes))
         for rows in self._rows if self._parts > 1 else ():
             groups = self._hashes.groups(rows.table) if rows.groups is None else rows.groups
-            self._numbers.append((groups if rows.places is None else groups[rows.places]).astype(np.int16))
+            of_group = (np.arange(self._groups) * self._parts // self._groups).astype(np.int16)
+            self._numbers.append(of_group[groups if rows.places is None else groups[rows.places]])
 
     def _take(self, part: int) -> None:
         """Merge the state of the groups of one part."""
         import pyarrow as pa
 
         self._table = None
-        masks: list[Any] = [None] * len(self._rows)
-        if self._parts > 1:
-            masks = [each.astype(np.int32) * self._parts // self._groups == part for each in self._numbers]
+        masks = [each == part for each in self._numbers] if self._parts > 1 else [None] * len(self._rows)
         tables = [rows.chosen(mask) for rows, mask in zip(self._rows, masks, strict=True)]
         table = self._together(tables) if tables else pa.table({})
         groups = self._hashes.groups(table) if table.num_rows else np.zeros(0, np.int32)

@@ -176,9 +176,9 @@ class Runs(Tiers[Run]):
             first = end
 
     def part_rows(self) -> int:
-        """About how many rows are put together at a time."""
+        """About how many rows are put together at a time; all, if they are in memory."""
         rows = sum(table.num_rows for table in self.tables())
-        return max(1, -(-rows // self._parts_of(self.tables())))
+        return max(1, rows if self._spill is None else -(-rows // self._parts_of(self.tables())))
 
     def _parts_of(self, tables: Iterable[pa.Table]) -> int:
         return parts_of(*weight(tables), PART_BYTES if self._spill is None else self._spill.part_bytes)
