@@ -67,6 +67,24 @@ def normal(column: Any) -> Any:
     return pc.if_else(pc.is_nan(positive), pa.scalar(float("nan"), column.type), positive)
 
 
+def partial_results(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """What is computed for aggregates, in the order of the columns of the state: of which column, how, what merges it.
+
+    A column is ``r`` and its name, ``f`` and its name where it is computed in floats, as the result is (whole numbers
+    and decimals would wrap around), and empty of ``count_all``.
+    """
+    parts: dict[tuple[str, str], str] = {}
+    for column, function in pairs:
+        for call, again in PARTS[function]:
+            parts.setdefault(source_of(column, function, call), again)
+    return parts
+
+
+def source_of(column: str, function: str, call: str) -> tuple[str, str]:
+    """A key of :func:`partial_results`."""
+    return (f"f{column}" if (function, call) in IN_FLOATS else f"r{column}" if column else ""), call
+
+
 class Aggregates:
     """Aggregates of columns, by window and key: see :func:`agg_arrow`.
 
@@ -95,7 +113,7 @@ class Aggregates:
 
         self.counts = counts
         self.columns: list[str] = []  # of the input
-        parts: dict[tuple[str, str], str] = {}  # (column, what is computed) -> what merges it
+        parts = partial_results(self.pairs)
         self._results: list[tuple[str, list[int]]] = []  # the function, and the places of its parts
         for column, function in self.pairs:
             if column:
@@ -109,12 +127,7 @@ class Aggregates:
                     raise SchemaError(
                         f"agg_arrow has no {function} of column {column!r}, a {kind}: cast it to a number before"
                     )
-            places = []
-            for call, again in PARTS[function]:
-                # In floats, like the result: whole numbers and decimals would wrap around
-                source = f"f{column}" if (function, call) in IN_FLOATS else f"r{column}" if column else ""
-                parts.setdefault((source, call), again)
-                places.append(list(parts).index((source, call)))
+            places = [list(parts).index(source_of(column, function, call)) for call, _ in PARTS[function]]
             self._results.append((function, places))
         self._first = list(parts)
         self._again = list(parts.values())

@@ -6,6 +6,7 @@ a clock or a connection.  A null in a key equals nothing, as in SQL.  The waterm
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,7 @@ class Side:
     time: str
 
 
-class Join(Keyed):
+class Join(Keyed, ABC):
     """What both joins share: sides with their rows, late rows, key groups, and the columns of the result."""
 
     def __init__(self, left: Side, right: Side, how: str, groups: int, keep_late: bool, extra: list[pa.Field]) -> None:
@@ -186,29 +187,29 @@ class Join(Keyed):
         counts = {"rows": rows, "bytes": nbytes, "file_bytes": self._file_bytes()}
         return {**counts, "late_rows": self.late_rows, "null_times": self.null_times}
 
+    @abstractmethod
     def _rows(self, side: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """See :meth:`rows`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _advance(self, before: int) -> Iterator[pa.RecordBatch]:
         """See :meth:`watermark`: it was ``before``, and is ``current``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _keep(self, side: int, table: pa.Table) -> None:
         """Rows of a side, as a checkpoint has them, are state."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _frozen(self, side: int) -> Callable[[], Iterable[RowsOfState]]:
         """Gives all rows of a side, as they are now, from any thread."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _release(self) -> None:
         """Give back the memory of what was read of files."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _size(self) -> tuple[int, int]:
         """Rows and bytes of the state."""
-        raise NotImplementedError
 
     def _file_bytes(self) -> int:
         """Bytes of it in files."""

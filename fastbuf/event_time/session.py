@@ -119,27 +119,31 @@ class SessionWindows:
         windows = table.select([LABEL, END, *self.keys])
         if shells is not None:
             windows = pa.concat_tables([windows, shells])
-        starts, ends = int64s(windows.column(LABEL)), int64s(windows.column(END))
-        numbers = key_values([windows.column(name) for name in self.keys], windows.num_rows)
-        order, firsts, reach = sessions(numbers, starts, ends)
-        starts = starts[order[firsts]]
-        session = np.empty(len(order), np.int64)  # of each row
-        session[order] = np.repeat(np.arange(len(firsts)), np.diff(firsts, append=len(order)))
+        session, first, starts, reach = self._sessions_of(windows)
         rows = session[: table.num_rows]
         if shells is not None:
-            alone = np.ones(len(firsts), bool)
+            alone = np.ones(len(first), bool)
             alone[rows] = False
             alone = np.flatnonzero(alone)
-            keys = windows.select(self.keys).take(order[firsts][alone]).columns
+            keys = windows.select(self.keys).take(first[alone]).columns
             columns = [pa.array(starts[alone]), pa.array(reach[alone]), *keys]
             self._add(self._shells, pa.table(columns, names=[LABEL, END, *self.keys]))
         states = make(table.append_column("s", pa.array(rows)), ["s"])
         at = int64s(states.column("s"))
-        keys = windows.select(self.keys).take(order[firsts][at]).columns
+        keys = windows.select(self.keys).take(first[at]).columns
         columns = [pa.array(starts[at]), pa.array(reach[at]), *keys, *states.columns[1:]]
-        place = np.empty(len(firsts), np.int64)
+        place = np.empty(len(first), np.int64)
         place[at] = np.arange(len(at))
         return pa.table(columns, names=[LABEL, END, *self.keys, *states.schema.names[1:]]), place[rows]
+
+    def _sessions_of(self, windows: pa.Table) -> tuple[NDArray[np.intp], ...]:
+        """The session of each row; and of each session its first row, start and end."""
+        starts, ends = int64s(windows.column(LABEL)), int64s(windows.column(END))
+        numbers = key_values([windows.column(name) for name in self.keys], windows.num_rows)
+        order, firsts, reach = sessions(numbers, starts, ends)
+        session = np.empty(len(order), np.int64)
+        session[order] = np.repeat(np.arange(len(firsts)), np.diff(firsts, append=len(order)))
+        return session, order[firsts], starts[order[firsts]], reach
 
     def _merge(self, rows: pa.Table) -> Mask | None:
         """Merge rows with the sessions that are there, and note what fires.  Which rows are late."""
@@ -357,17 +361,17 @@ class SessionWindows:
         if self.work.merges:
             return iter((sessions,))
         rows = self._rows_of(goes, take=True)
-        return chain(rows, self._rows_of(rest, take=False, counted=True)) if self.rules.accumulate else rows
+        return chain(rows, self._rows_of(rest, take=False, resets=True)) if self.rules.accumulate else rows
 
-    def _rows_of(self, sessions: pa.Table, take: bool, counted: bool = False) -> Iterator[pa.Table]:
+    def _rows_of(self, sessions: pa.Table, take: bool, resets: bool = False) -> Iterator[pa.Table]:
         """The rows of sessions, each with the start and the end of its session; some sessions at a time.
 
         Parameters
         ----------
         take
             Whether they are taken out.
-        counted
-            Whether they do not count as new from now on.
+        resets
+            Whether they do not count as new any more.
         """
         import pyarrow as pa
 
@@ -375,7 +379,7 @@ class SessionWindows:
             return
         sessions = sessions.take(np.argsort(int64s(sessions.column(END)), kind="stable"))
         starts, ends = int64s(sessions.column(LABEL)), int64s(sessions.column(END))
-        counts = counted and COUNT in sessions.schema.names
+        counts = resets and COUNT in sessions.schema.names
         keys = sessions.select(self.keys)
         again = []
         for rows, of in self._rows_by_time.groups(keys, self._hashes.wide(sessions), starts, ends, take or counts):
@@ -391,8 +395,8 @@ class SessionWindows:
             for table, _ in rows.expire(self._through(self.rules.lateness_us)):
                 self._dirty[self._hashes.groups(table)] = True
                 if rows is self._ended and not self.work.merges:
-                    for _ in self._rows_of(table, take=True):
-                        pass
+                    starts, ends = int64s(table.column(LABEL)), int64s(table.column(END))
+                    self._rows_by_time.drop(table.select(self.keys), self._hashes.wide(table), starts, ends)
 
     def restored(self, table: pa.Table) -> None:
         import pyarrow.compute as pc
@@ -417,7 +421,8 @@ class SessionWindows:
         if not self.work.merges:
             # Rows give their sessions again, but for what these have taken up of others that had fired
             shells, state = [*shells, *state] if self.rules.purges or len(self._shells) else [], [self._rows_by_time]
-        return tuple([run.frozen() for each in some for run in each.runs] for some in (shells, state))  # type: ignore
+        frozen = [[run.frozen() for rows in some for run in rows.runs] for some in (shells, state)]
+        return frozen[0], frozen[1]
 
     def thawed(self, shells: list[FrozenRun], state: list[FrozenRun]) -> Iterator[RowsOfState]:
         """The state of what :meth:`freeze` gave; from any thread, as :meth:`together`."""
@@ -441,17 +446,12 @@ class SessionWindows:
         """Rows with the bounds of their sessions, and the shells that are no part of these."""
         import pyarrow as pa
 
-        starts, ends = int64s(table.column(LABEL)), int64s(table.column(END))
-        numbers = key_values([table.column(name) for name in self.keys], table.num_rows)
-        order, firsts, reach = sessions(numbers, starts, ends)
-        session = np.empty(len(order), np.int64)  # of each row
-        session[order] = np.repeat(np.arange(len(firsts)), np.diff(firsts, append=len(order)))
-        table = table.set_column(0, LABEL, pa.array(starts[order[firsts]][session]))
-        table = table.set_column(1, END, pa.array(reach[session]))
+        session, first, starts, reach = self._sessions_of(table)
+        table = table.set_column(0, LABEL, pa.array(starts[session])).set_column(1, END, pa.array(reach[session]))
         if SHELL not in table.schema.names:
             return table
         shell = table.column(SHELL).to_numpy()
-        has_rows = np.bincount(session, ~shell, len(firsts)) > 0
+        has_rows = np.bincount(session, ~shell, len(first)) > 0
         return table.filter(pa.array(~(shell & has_rows[session])))
 
     @property

@@ -286,7 +286,8 @@ class SortedRows(Tiers[SortedRun]):
             if chosen:
                 yield [slice(None)] * len(chosen)
             return
-        times, hashes = (np.concatenate([of(run)[places] for run, places in chosen]) for of in (_times_of, _hashes_of))
+        times = np.concatenate([run.times[places] for run, places in chosen])
+        hashes = np.concatenate([run.hashes[places] for run, places in chosen])
         weights = np.repeat(sizes, [len(places) for _, places in chosen])
         order = np.lexsort((hashes, times))
         new = np.append(True, (np.diff(times[order]) != 0) | (np.diff(hashes[order]) != 0))
@@ -347,6 +348,15 @@ class SortedRows(Tiers[SortedRun]):
         if take:
             self._tidy()
 
+    def drop(self, keys: pa.Table, hashes: Int64s, low: Int64s, high: Int64s) -> None:
+        """Take out the rows that :meth:`groups` gives, and read no more of them than their keys."""
+        for run in self.runs:
+            _, places = run.of_keys(keys, hashes, low, high)
+            if len(places):
+                run.take_out(places)
+        self.release()
+        self._tidy()
+
     def least(self) -> int | None:
         """The least time of all; None: there are no rows."""
         return min((run.least() for run in self.runs), default=None)
@@ -363,14 +373,6 @@ class SortedRows(Tiers[SortedRun]):
     def nbytes(self) -> int:
         """Of the rows and their indexes."""
         return sum(run.nbytes for run in self.runs)
-
-
-def _times_of(run: SortedRun) -> Int64s:
-    return run.times
-
-
-def _hashes_of(run: SortedRun) -> NDArray[np.int32]:
-    return run.hashes
 
 
 def spread(first: Places, end: Places) -> Iterator[tuple[Places, Places]]:

@@ -125,7 +125,7 @@ class Waits:
             times = pa.array([1_700_000_000] * 100, pa.timestamp("s", "UTC")).cast(pa.timestamp("us", "UTC"))
             yield pa.record_batch([times, keys, keys], names=[self._time, "k", f"{self._time}_v"]), 1
         while True:
-            time.sleep(0.02)
+            time.sleep(0.02)  # a source that stays open, so that its rows wait in the state
             yield None, 1
 
 

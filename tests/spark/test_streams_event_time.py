@@ -60,7 +60,7 @@ class Rows:
             columns = [pa.array([BASE + t for t in times], pa.timestamp("us", "UTC")), pa.array(keys), pa.array(values)]
             waits = self.gate is not None and rows is self.splits_of[0] and (offset + 1) * self.size >= len(rows)
             while waits and not self.gate.exists():
-                time.sleep(0.01)
+                time.sleep(0.01)  # as a source with nothing to give does
                 yield None, offset
             offset += 1
             time.sleep(self.every)

@@ -24,7 +24,7 @@ def stands_still(batches: Any) -> Any:
     """The task with this row does nothing for a while; the other goes on."""
     for each in batches:
         if 210 in each["v"].to_pylist():
-            time.sleep(4)
+            time.sleep(4)  # what is tested: longer than the two seconds that a checkpoint must take
         yield each
 
 

@@ -28,7 +28,7 @@ class Inbox:
         while True:
             message = Path(self.folder, f"{split}-{at}")
             while not message.exists():
-                time.sleep(0.01)
+                time.sleep(0.01)  # what is tested: a read that waits
             at += 1
             yield pa.record_batch({"split": [split], "v": [int(message.read_text())]}), at
 

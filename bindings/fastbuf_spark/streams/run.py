@@ -368,7 +368,7 @@ class StreamRun:
     def _tell_last(self, shares: SplitShares) -> None:
         if shares.is_last and not self._missing():
             for number in shares.tasks:
-                self._send(self.tasks[number].connection, messages.AddSplits((), True, shares.any_yet))
+                self._send(self.tasks[number].connection, messages.AddSplits((), last=True, any_yet=shares.any_yet))
 
     def _sources(self) -> list[int]:
         """The tasks that read splits."""

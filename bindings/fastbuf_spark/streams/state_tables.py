@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.event_time.aggregates import COUNT, IN_FLOATS, PARTS
+from fastbuf.event_time.aggregates import COUNT, partial_results
 from fastbuf.event_time.arrow_rows import int64s, words_of
 from fastbuf.event_time.joins import MATCHED
 from fastbuf.event_time.session import END, SHELL
@@ -99,16 +99,12 @@ def _times(windows: str, table: pa.Table) -> list[tuple[str, Any]]:
 
 def _parts(aggregates: Sequence[str]) -> dict[str, str]:
     """What the columns of partial results are: ``v_sum``, and of a mean the sum and the count."""
-    parts: dict[tuple[str, str], tuple[str, bool]] = {}
-    for text in aggregates:
-        column, _, function = text.rpartition(" ")
-        for call, _ in PARTS[function]:
-            in_floats = (function, call) in IN_FLOATS
-            parts.setdefault((f"f{column}" if in_floats else column and f"r{column}", call), (column, in_floats))
+    pairs = [(column, function) for column, _, function in (text.rpartition(" ") for text in aggregates)]
+    parts = list(partial_results(pairs))
     names = {}
-    for at, ((_, call), (column, in_floats)) in enumerate(parts.items()):
-        twice = in_floats and (f"r{column}", call) in parts  # sums of whole numbers, and those of a mean
-        names[f"p{at}"] = "_".join([*filter(None, (column, call)), *(["double"] if twice else [])])
+    for at, (source, call) in enumerate(parts):
+        twice = source[:1] == "f" and (f"r{source[1:]}", call) in parts  # sums of whole numbers, and those of a mean
+        names[f"p{at}"] = "_".join([*filter(None, (source[1:], call)), *(["double"] if twice else [])])
     return names
 
 

@@ -33,6 +33,18 @@ def no_thread_is_left() -> Iterator[None]:
     assert not fetchers()
 
 
+def a_hundred_each() -> tuple[Counter[str], UserReader]:
+    """A reader whose splits have a hundred rows each; and how many of each it was asked for."""
+    asked: Counter[str] = Counter()
+
+    def read(split: str, offset: int) -> Iterator[Any]:
+        for at in range(100):
+            asked[split] += 1
+            yield batch(at), at + 1
+
+    return asked, UserReader(read, SCHEMA)
+
+
 def all_of(reader: UserReader, splits: int) -> dict[str, list[Polled]]:
     polled: dict[str, list[Polled]] = defaultdict(list)
     while splits:
@@ -113,14 +125,7 @@ def test_an_error_of_a_read_is_raised_as_it_is() -> None:
 
 
 def test_a_split_that_is_paused_is_not_read_on() -> None:
-    asked: Counter[str] = Counter()
-
-    def read(split: str, offset: int) -> Iterator[Any]:
-        for at in range(100):
-            asked[split] += 1
-            yield batch(at), at + 1
-
-    reader = UserReader(read, SCHEMA)
+    asked, reader = a_hundred_each()
     reader.pause(["a"])
     reader.assign([Split("a", 0), Split("b", 0)])
     for _ in range(10):
@@ -137,14 +142,7 @@ def test_a_split_that_is_paused_is_not_read_on() -> None:
 
 
 def test_the_rest_is_what_was_read_ahead_and_then_nothing_is() -> None:
-    asked: Counter[str] = Counter()
-
-    def read(split: str, offset: int) -> Iterator[Any]:
-        for at in range(100):
-            asked[split] += 1
-            yield batch(at), at + 1
-
-    reader = UserReader(read, SCHEMA)
+    asked, reader = a_hundred_each()
     reader.assign([Split("a", 0), Split("b", 0)])
     polled = Counter(item.split for item in (reader.poll(10.0) for _ in range(20)) if item is not None)
     polled.update(item.split for item in reader.rest())
