@@ -180,7 +180,7 @@ class Run:
         self._agreement = agreement or Agreement()
         self._scopes = scopes
         self._consumers: dict[int, ConsumerView] = {}
-        self._consumer_at: dict[Peer, ConsumerView] = {}  # no message is worth a look at all of 10,000 participants
+        self._consumer_at: dict[Peer, ConsumerView] = {}  # found without a look at all of 10,000
         self._live: set[ConsumerView] = set()
         self._silent = 0  # of these, how many have no gate that listens
         self._leases: dict[int, _Lease] = {}

@@ -62,7 +62,8 @@ class Selection:
         from pyspark.sql.types import StructField, StructType
 
         if missing := [name for name in self.columns if schema.names.count(name) != 1]:
-            raise SchemaError(f"select has no column {missing[0]!r}, or two; there are {schema.names}")
+            count = schema.names.count(missing[0])
+            raise SchemaError(f"select finds {count} columns {missing[0]!r}; there are {schema.names}")
         shape = arrow_schema(schema, session_zone(spark), large_types(spark))
         fields = [schema[name] for name in self.columns]
         for name, expression in self.expressions:

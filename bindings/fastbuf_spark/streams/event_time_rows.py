@@ -30,7 +30,7 @@ class EventTimeRows:
         return ()
 
     def end(self) -> Iterable[pa.RecordBatch]:
-        return ()  # the watermark has come to its end before
+        return ()  # the last watermark came before this, and all windows have ended with it
 
     def freeze(self, more: frozenset[int]) -> Mapping[int, Callable[[], bytes]]:
         frozen = self._operator.freeze()

@@ -72,7 +72,7 @@ class _Fetcher:
         self.is_closed = False
         self._read = read
         self._came = came
-        # One that waits for ever does not keep the process
+        # A daemon: a read that waits for ever does not keep the process from ending
         self.thread = threading.Thread(target=self._run, name="fastbuf-source", daemon=True)
         self.thread.start()
 
