@@ -30,7 +30,9 @@ def named(call: Callable[[Any], Iterable[Any]], name: str, flat: bool = False) -
 
     def stage(batches: Iterable[Any]) -> Any:
         from fastbuf_spark.worker.logs import name_the_users_function
+        from fastbuf_spark.worker.task_input import TaskInput
 
+        TaskInput.of_task().hurry()  # before the first byte of the input is read
         name_the_users_function()
         return shipped(batches)
 

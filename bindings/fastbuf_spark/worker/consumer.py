@@ -99,7 +99,6 @@ class Consumer:
             raise StageFailed(words(error)) from error
 
     def _all(self, task_input: TaskInput, partitions: Iterable[int]) -> Iterator[Any]:
-        task_input.hurry()
         # Read the whole input first: a reader left behind could take the next task's input
         for partition in list(partitions):
             yield from self._one(task_input, partition)

@@ -64,7 +64,6 @@ class Producer:
     def _run(self, source: Iterable[Any], task_input: TaskInput) -> tuple[int, int]:
         context = task_context()
         partition, attempt = context.partitionId(), context.taskAttemptId()
-        task_input.hurry()
         with self.spec.connect() as control:
             control.watch = task_input.look
             control.send(Lease(self.epoch, partition, attempt, context.stageId()))

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from fastbuf_spark.shipping import named
 from fastbuf_spark.worker.task_input import InputGuard, InputLost, TaskInput
 
 END_OF_STREAM = struct.pack("!i", -4)  # what Spark writes after the data
@@ -67,6 +68,24 @@ def test_output_that_spark_does_not_read_is_seen() -> None:
                 jvm.recv(1 << 20)
     assert not task_input.unread  # closed
     assert not TaskInput(None).unread
+
+
+def test_each_function_that_spark_calls_has_its_input_acknowledged_at_once() -> None:
+    # Spark sends no second small piece before the first is acknowledged: a kernel that waits, waits 40 ms in each task
+    acknowledged = []
+
+    def call(source: Any) -> Iterator[Any]:
+        acknowledged.append(ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK))
+        yield from source
+
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
+        jvm, _ = server.accept()
+        stream = os.fdopen(os.dup(ours.fileno()), "rb", 65536)
+        with jvm, stream:
+            ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)  # as after some answers
+            stage = named(call, "stage")
+            assert main(stream, None, lambda _: list(stage(iter([1, 2])))) == [1, 2]
+    assert acknowledged == [1]
 
 
 def test_a_default_timeout_of_a_users_function_leaves_the_stream_as_it_is(spark: Any) -> None:
