@@ -29,8 +29,9 @@ from fastbuf_spark.streams.source import Polled, Split
 from fastbuf_spark.wire import data_secret
 from fastbuf_spark.worker.control import REASON_WAIT_S, words
 from fastbuf_spark.worker.memory import environment
+from fastbuf_spark.worker.regularly import Regularly
 from fastbuf_spark.worker.task_input import InputLost, TaskInput
-from fastbuf_spark.worker.watch import EVERY_S, Regularly
+from fastbuf_spark.worker.watch import EVERY_S
 
 if TYPE_CHECKING:
     import pyarrow as pa

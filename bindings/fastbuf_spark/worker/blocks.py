@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 #: Large enough that the cost of a block is small; small enough for many staging buffers
 BLOCK_BYTES = 64 << 10
 LEAST_BLOCK_BYTES = 2 << 10
+#: All staging buffers of a task at first: of a task of few rows the kernel has few pages to clear
+FIRST_BYTES = 1 << 20
 
 
 def staging_bytes(partitions: int, memory_bytes: int, max_record_bytes: int) -> int:
@@ -72,7 +74,8 @@ class Staging:
         from fastbuf.serializers.scatter import BatchScatter
 
         self._size = staging_bytes(partitions, memory_bytes, max_record_bytes)
-        self._buffers = np.empty((partitions, self._size), np.uint8)
+        first = max(LEAST_BLOCK_BYTES, FIRST_BYTES // partitions // 8 * 8)
+        self._buffers = np.empty((partitions, min(first, self._size)), np.uint8)
         self._filled = np.full(partitions, HEADER_BYTES, np.int64)
         self._rows = np.zeros(partitions, np.int64)  # in the staging buffers
         self.totals = np.zeros(partitions, np.int64)  #: rows of each partition in all blocks
@@ -101,6 +104,9 @@ class Staging:
             before = has
             if not left:
                 break
+            if self._buffers.shape[1] < self._size:
+                self._grow()
+                continue
             for partition in before.nonzero()[0].tolist():
                 if self._rows[partition]:
                     self._flush(partition)
@@ -124,6 +130,16 @@ class Staging:
         pids = ((np.arange(rows, dtype=np.int64) + self._turn) % self._partitions).astype(np.int32)
         self._turn = (self._turn + rows) % self._partitions
         return pids
+
+    def _grow(self) -> None:
+        """Give the staging buffers their full size."""
+        import numpy as np
+
+        buffers = np.empty((self._partitions, self._size), np.uint8)
+        for partition in self._rows.nonzero()[0].tolist():
+            filled = self._filled[partition]
+            buffers[partition, :filled] = self._buffers[partition, :filled]
+        self._buffers = buffers
 
     def _flush(self, partition: int) -> None:
         self._write(partition, self._buffers[partition, : self._filled[partition]], int(self._rows[partition]))

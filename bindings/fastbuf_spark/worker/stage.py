@@ -26,8 +26,9 @@ from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.wire import data_secret
 from fastbuf_spark.worker.consumer import POLL_S, Received, explained, listening
 from fastbuf_spark.worker.control import Control
+from fastbuf_spark.worker.regularly import Regularly
 from fastbuf_spark.worker.task_input import InputGuard, InputLost, TaskInput
-from fastbuf_spark.worker.watch import EVERY_S, Regularly
+from fastbuf_spark.worker.watch import EVERY_S
 
 BLOCKED_S = 0.002  #: how long a blocked sender waits for arrivals before it checks its credit again
 

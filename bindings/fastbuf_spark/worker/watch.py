@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Literal
 
-from fastbuf.exchange.named_thread import start_thread
 from fastbuf.monitor.figures import MOST_BYTES, Shares, bounded
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark import protocol
@@ -18,9 +15,8 @@ from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.worker.control import Control, Unreached, words
 from fastbuf_spark.worker.held import HeldRowsLost
 from fastbuf_spark.worker.memory import addresses_left, one_heap_for_all_threads
+from fastbuf_spark.worker.regularly import Regularly
 from fastbuf_spark.worker.task_input import TaskInput, task_context
-
-log = logging.getLogger("fastbuf_spark")
 
 EVERY_S = 1.0
 LOOKS = 4  #: samples per report
@@ -132,40 +128,6 @@ def times(clock: TaskClock, activity: dict[str, Any]) -> dict[str, Any]:
     seconds["user"] = max(0.0, time.monotonic() - clock.begin - sum(seconds.values()))
     target = activity["target"]
     return {"state": state_of(clock, activity), "seconds": seconds, **({} if target is None else {"target": target})}
-
-
-class Regularly:
-    """Calls a function again and again, from a thread of its own, until the block ends.
-
-    Parameters
-    ----------
-    call
-        Gets the moment at which it was due; an error of it ends neither this nor the task.
-    first_s, every_s
-        Seconds until the first call, and from the end of each to the next.
-    """
-
-    def __init__(self, call: Callable[[float], None], first_s: float, every_s: float) -> None:
-        self._call = call
-        self._first_s, self._every_s = first_s, every_s
-        self._ended = threading.Event()
-
-    def _run(self) -> None:
-        due = time.monotonic() + self._first_s
-        while not self._ended.wait(max(0.0, due - time.monotonic())):
-            try:
-                self._call(due)
-            except Exception as error:
-                log.debug("no report of this task: %s", error)
-            due = time.monotonic() + self._every_s
-
-    def __enter__(self) -> Regularly:
-        self._thread = start_thread(self._run, "fastbuf-watch")
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._thread.join()
 
 
 class Watch(Regularly):

@@ -298,6 +298,21 @@ def test_a_record_that_is_too_long_for_a_block() -> None:
         Staging(codec, 2, sink, 1 << 20, 4096).add(small)  # type: ignore[arg-type]
 
 
+def test_staging_buffers_of_few_rows_are_small_and_grow_before_a_block_is_cut() -> None:
+    batch = pa.record_batch({"k": list(range(1000)), "s": ["x" * 100] * 1000})
+    blocks: list[int] = []
+    sink = SimpleNamespace(write=lambda partition, block: blocks.append(len(block)))
+    staging = Staging(BatchCodec(batch.schema, (0,)), 64, sink, 64 << 20, 40_000)  # type: ignore[arg-type]
+    staging.add(batch)
+    assert staging._buffers.nbytes <= 1 << 20
+    for _ in range(99):
+        staging.add(batch)
+    assert min(blocks) > 39_000  # and not of 16 KiB, as the buffers were at first
+    staging.close()
+    assert staging.totals.sum() == staging.records == 100_000
+    assert sum(blocks) > 100_000 * 108
+
+
 @pytest.mark.parametrize(
     ("master", "cpus", "want"),
     [
