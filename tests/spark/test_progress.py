@@ -342,7 +342,12 @@ def test_watching_leaves_no_thread(spark: Any) -> None:
     def threads(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             pass
-        yield pa.record_batch({"name": [thread.name for thread in threading.enumerate()]})
+        end = time.monotonic() + 10.0
+        names = ["fastbuf-watch"]
+        while "fastbuf-watch" in names and time.monotonic() < end:  # it ends when no task has come for a second
+            time.sleep(0.05)
+            names = [thread.name for thread in threading.enumerate()]
+        yield pa.record_batch({"name": names})
 
     df = spark.range(0, 1_000, 1, 2).selectExpr("id as k")
     for _ in range(3):
