@@ -212,7 +212,7 @@ def a_stream(held_s: float = 60.0, at: float = BEGAN + 100, **more: Any) -> dict
             checkpoint(3, **parts, duration_s=2.5),
             checkpoint(4, "in progress"),
         ],
-        "waiting": "waits for task 0 of running, which is busy in its functions",
+        "waiting": "waits 4.2 s for task 0 of running, which is busy in its functions",
         **more,
     }
 

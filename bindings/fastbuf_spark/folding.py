@@ -1,6 +1,6 @@
 """Folding: reading many small input partitions in few tasks.
 
-A task costs Spark and Python some 15 ms, whatever it reads, and consumers hold part of the slots: 400 inputs of a few
+A task costs Spark and Python some 8 ms, whatever it reads, and consumers hold part of the slots: 400 inputs of a few
 rows took half a minute.  So if there are many more partitions than slots, Spark's ``coalesce`` makes each task read
 several of them, one after the other.  The function before the shuffle must not notice: it is still called once for each
 partition.  For this a column with the partition's number is added, and batches are split by it.  Partitions without

@@ -201,6 +201,32 @@ def nothing_left() -> Iterator[None]:
 
 
 @pytest.fixture
+def fail_at(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Has the first process that comes to a point of the protocol killed; gives the file that says it was.
+
+    A point is as in :mod:`fastbuf_spark.streams.fail_points`: ``"after prepare"``, ``"after prepare@sink"``.
+    """
+    from fastbuf_spark.streams import fail_points
+
+    folder = tmp_path / "killed"
+    folder.mkdir()
+
+    def ask(point: str) -> Path:
+        fail_points.ask(f"{point};{folder}")
+        return folder / point.partition("@")[0].replace(" ", "-")
+
+    yield ask
+    fail_points.ask("")
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> Any:
+    """The server of a test's ``sink``, if that needs one."""
+    needed = {"postgres": "postgres", "kafka": "broker"}.get(request.node.callspec.params["sink"])
+    return request.getfixturevalue(needed) if needed else None
+
+
+@pytest.fixture
 def placed() -> Callable[[Any], pa.Table]:
     """Rows of a DataFrame with the partition each is in, in an order of their own."""
 

@@ -1,59 +1,35 @@
 """Streams of which processes are killed at random: no row is lost or doubled, and nothing is left over.
 
 What dies: any worker of Python (of a source, of a stage with state, of a sink), an executor with all its workers, the
-server of the sink.  Each stream is started with another number of partitions now and then.
+server of the sink (a broker stands still: it keeps its records in memory).  A worker's or an executor's death counts if
+the stream has started again for it.  Each stream is started with other numbers of tasks now and then.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from conftest import in_the_end
 from killings import of_role, workers
 from nights import nightly
 from numbered import check, nothing_waits, numbered
-from real_parts import Postgres
+from real_parts import Broker
+from stream_sinks import SINKS
 from test_streams_ends import until
 
 import fastbuf_spark as fbs
 
-KILLS = int(os.environ.get("FASTBUF_KILLS", "100"))  #: for each sink
+KILLS = int(os.environ.get("FASTBUF_KILLS", "50"))  #: for each sink
 ROWS, RATE = 20_000, 2000.0
 CONF = fbs.ShuffleConf(memory_bytes=1 << 20, segment_size=4 << 10)
-
-Table = Callable[[], pa.Table]
-
-
-def parquet(folder: Path, postgres: Any) -> tuple[Any, Table]:
-    return fbs.to_parquet(folder / "out"), lambda: pq.read_table(folder / "out", partitioning=None)
-
-
-def delta(folder: Path, postgres: Any) -> tuple[Any, Table]:
-    deltalake = pytest.importorskip("deltalake", reason="pip install 'fastbuf[delta]'")
-    return fbs.to_delta(folder / "out"), lambda: deltalake.DeltaTable(folder / "out").to_pyarrow_table()
-
-
-def table_of_postgres(folder: Path, postgres: Any) -> tuple[Any, Table]:
-    name = postgres.table("k bigint, v bigint, n bigint, total bigint, rising boolean")
-
-    def rows() -> pa.Table:
-        columns = ("k", "v", "n", "total", "rising")
-        found = postgres.query(f"SELECT {', '.join(columns)} FROM {name}")
-        return pa.Table.from_pylist([dict(zip(columns, row, strict=True)) for row in found])
-
-    return fbs.to_postgres(postgres.dsn(), name), rows
-
-
-SINKS = {"parquet": parquet, "delta": delta, "postgres": table_of_postgres}
 
 
 def kill_worker(spark: Any, postgres: Any, dice: random.Random) -> bool:
@@ -70,25 +46,32 @@ def kill_executor(spark: Any, postgres: Any, dice: random.Random) -> bool:
     return bool(alive)
 
 
-def kill_server(spark: Any, postgres: Any, dice: random.Random) -> bool:
-    postgres.stop()
+def kill_server(spark: Any, server: Any, dice: random.Random) -> bool:
+    stop, start = (server.pause, server.go_on) if isinstance(server, Broker) else (server.stop, server.start)
+    stop()
     try:
         if dice.random() < 0.5:
-            kill_worker(spark, postgres, dice)
+            kill_worker(spark, server, dice)
+        time.sleep(dice.uniform(0, 1))  # so long it is away
     finally:
-        postgres.start()
+        start()
     return True
 
 
-@pytest.fixture
-def server(request: pytest.FixtureRequest) -> Iterator[Postgres | None]:
-    return request.getfixturevalue("postgres") if "postgres" in request.node.callspec.id else None
+def nothing_is_open(sink: str, server: Any, folder: Path) -> None:
+    """No transaction of the sink's is open, no file of rows waits in front of its directory."""
+    if sink == "postgres":
+        waiting = "application_name LIKE 'fastbuf %' AND state LIKE 'idle in%'"
+        find = lambda: server.query(f"SELECT count(*) FROM pg_stat_activity WHERE {waiting}")  # noqa: E731
+        assert in_the_end(find, lambda rows: rows == [(0,)]) == [(0,)]
+        assert server.query("SELECT count(*) FROM pg_prepared_xacts") == [(0,)]
+    assert list((folder / "out" / "_fastbuf").rglob("*.parquet")) == []
 
 
 @nightly
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("sink", SINKS)
-def test_kills_at_random(cluster: Any, server: Postgres | None, tmp_path: Path, sink: str) -> None:
+def test_kills_at_random(cluster: Any, server: Any, tmp_path: Path, sink: str) -> None:
     dice = random.Random(f"{sink} {KILLS}")
     ways: list[Any] = [kill_worker] * 6 + [kill_executor] + [kill_server] * 3 * (server is not None)
     kills, number, starts = Counter[str](), 0, 0
@@ -96,12 +79,13 @@ def test_kills_at_random(cluster: Any, server: Postgres | None, tmp_path: Path, 
         number += 1
         folder = tmp_path / str(number)
         folder.mkdir()
-        target, table = SINKS[sink](folder, server)
+        target = SINKS[sink](folder, server)
         while True:  # one start after the other, until all rows have come
             starts += 1
             spark = cluster.ready()
-            stream = numbered(spark, ROWS, RATE, partitions=dice.choice([1, 2]), conf=CONF)
-            query = stream.write_stream(target, folder / "chk", every=0.1)
+            tasks, partitions = dice.choice([(1, 1), (1, 2), (2, 1)])
+            stream = numbered(spark, ROWS, RATE, partitions, splits=2, conf=CONF, tasks=tasks)
+            query = stream.write_stream(target.sink, folder / "chk", every=0.1)
             stops = dice.random() < 0.2
             hurt(spark, server, query, dice, ways, kills, 2 if stops else 1000)
             if stops:
@@ -110,8 +94,9 @@ def test_kills_at_random(cluster: Any, server: Postgres | None, tmp_path: Path, 
             assert query.exception() is None
             if query.status["state"] == "finished":
                 break
-        check(table(), ROWS)
+        check(target.table(), ROWS, splits=2, ordered=target.ordered)
         nothing_waits(folder / "chk")
+        nothing_is_open(sink, server, folder)
     print(f"{sink}: {dict(kills)} in {number} streams, {starts} starts")
 
 
@@ -130,6 +115,8 @@ def hurt(
             until(lambda: at_work() or not query.is_active)
         if kills.total() >= KILLS or query.await_termination(dice.uniform(0, 1)):
             return
-        way = dice.choice(ways)
+        way, restarts = dice.choice(ways), query.status["restarts"]
         with suppress(psutil.Error):  # it has gone by itself
-            kills[way.__name__] += way(spark, server, dice)
+            if way(spark, server, dice):
+                counts = lambda: way is kill_server or query.status["restarts"] > restarts  # noqa: E731, B023
+                kills[way.__name__] += in_the_end(lambda: counts() or not query.is_active, bool) and counts()  # noqa: B023

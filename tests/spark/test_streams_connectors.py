@@ -17,55 +17,13 @@ from conftest import ROOT
 from killings import workers
 from nights import nightly
 from numbered import check, nothing_waits, numbered
-from real_parts import Broker, Postgres, committed_records
+from real_parts import Broker, Postgres
 from test_streams_ends import until
 
 import fastbuf_spark as fbs
-from fastbuf_spark.streams import fail_points
-from fastbuf_spark.streams.kafka import to_kafka
 from fastbuf_spark.streams.postgres import to_postgres
 
 ROWS, RATE = 3000, 3000.0
-
-
-@pytest.fixture
-def fail_at(tmp_path: Path) -> Iterator[Any]:
-    """Has the first process that comes to a point of the protocol killed."""
-    folder = tmp_path / "killed"
-    folder.mkdir()
-
-    def ask(point: str) -> Path:
-        fail_points.ask(f"{point};{folder}")
-        return folder / point.replace(" ", "-")
-
-    yield ask
-    fail_points.ask("")
-
-
-@nightly(but_one="point")
-@pytest.mark.parametrize("sink", ["postgres", "kafka"])
-@pytest.mark.parametrize("point", ["after prepare", "before commit", "in commit", "after commit"])
-def test_a_process_that_is_killed_at_a_point(
-    spark: Any, tmp_path: Path, fail_at: Any, request: pytest.FixtureRequest, point: str, sink: str
-) -> None:
-    server = request.getfixturevalue("broker" if sink == "kafka" else "postgres")
-    killed = fail_at(point)
-    if sink == "kafka":
-        topic = server.topic()
-        query = numbered(spark, ROWS, RATE).write_stream(to_kafka(server.servers, topic), tmp_path / "chk", every=0.1)
-    else:
-        table = server.table("k bigint, v bigint, n bigint, total bigint, rising boolean, place bigserial")
-        query = numbered(spark, ROWS, RATE).write_stream(to_postgres(server.dsn(), table), tmp_path / "chk", every=0.1)
-    assert query.await_termination(120)
-    assert query.status["state"] == "finished"
-    assert killed.exists(), "nothing was killed"
-    if sink == "kafka":
-        rows = [json.loads(record.value()) for record in committed_records(server, topic)]
-    else:
-        found = server.query(f"SELECT k, v, n, total, rising FROM {table} ORDER BY place")
-        rows = [dict(zip(("k", "v", "n", "total", "rising"), row, strict=True)) for row in found]
-    check(pa.Table.from_pylist(rows), ROWS)
-    nothing_waits(tmp_path / "chk")
 
 
 def test_from_kafka_to_a_table(spark: Any, tmp_path: Path, broker: Broker, postgres: Postgres) -> None:

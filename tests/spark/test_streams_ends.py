@@ -16,7 +16,7 @@ from nights import nightly
 from numbered import check, nothing_waits
 
 import fastbuf_spark as fbs
-from fastbuf.checkpoint.store import CheckpointError, CheckpointInUse
+from fastbuf.checkpoint.store import CheckpointError, CheckpointInUse, CheckpointStore
 from fastbuf.errors import ConfigError, StallTimeout
 from fastbuf_spark.streams.memory import MemorySink
 from fastbuf_spark.streams.progress import progress_of
@@ -38,7 +38,10 @@ def seen(query: Any, state: str = "completed") -> int:
 
 
 def test_other_partitions_and_a_savepoint(spark: Any, tmp_path: Path) -> None:
-    """Stopped and started with 1, 2 and 1 tasks of state; a savepoint begins another stream, which ends the same."""
+    """Stopped and started with 1, 2 and 1 tasks of state; a savepoint begins another stream, which ends the same.
+
+    Two are 2 p, as many as there are slots for; ``test_more_partitions_than_twice_as_many`` has 2 p + 1.
+    """
     sink = fbs.to_memory()
     for partitions in (1, 2):
         query = numbered.numbered(spark, ROWS, 100.0, partitions).write_stream(sink, tmp_path / "chk", every=0.2)
@@ -69,6 +72,33 @@ def test_other_partitions_and_a_savepoint(spark: Any, tmp_path: Path) -> None:
     assert rest.num_rows
     for v, n, total in zip(*(rest.column(c).to_pylist() for c in ("v", "n", "total")), strict=True):
         assert last[v] == (n, total)
+
+
+def test_more_partitions_than_twice_as_many(spark: Any, tmp_path: Path) -> None:
+    """Stopped and started with 1, 3 and 1 tasks of state, which are those of the sink too."""
+    sink = fbs.to_memory()
+    for partitions, rate in ((1, 300.0), (3, 300.0), (1, 0)):
+        stream = numbered.keyed_sums(spark, ROWS, rate, partitions)
+        query = stream.write_stream(sink, tmp_path / "chk", every=0.1)
+        if rate:
+            until(lambda: seen(query) >= 3)  # noqa: B023
+            query.stop()
+        assert query.await_termination(60)
+    check(sink.table(), ROWS)
+    nothing_waits(tmp_path / "chk")
+
+
+def test_a_driver_whose_job_another_takes_over_is_fenced(spark: Any, tmp_path: Path) -> None:
+    """As where a lock does not hold, on a network's file system: the first ends, and completes no checkpoint more."""
+    sink = fbs.to_memory()
+    query = numbered.numbered(spark, None, RATE).write_stream(sink, tmp_path / "chk", every=0.1)  # type: ignore[arg-type]
+    until(lambda: seen(query) >= 2)
+    CheckpointStore(tmp_path / "chk").open_generation()
+    with pytest.raises(StreamFailed, match="run 2 of the job"):
+        query.await_termination(60)
+    numbers = sorted(path.name for path in (tmp_path / "chk" / "checkpoints").iterdir())
+    assert not query.is_active
+    assert sorted(path.name for path in (tmp_path / "chk" / "checkpoints").iterdir()) == numbers
 
 
 def test_progress_has_its_stages_before_the_first_run_begins(spark: Any, tmp_path: Path) -> None:

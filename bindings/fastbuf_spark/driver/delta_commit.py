@@ -216,7 +216,7 @@ class DeltaCommit:
             try:
                 named = application
                 if application and table is not None:
-                    named = _not_made(table, *application)
+                    named = not_made(table, *application)
                     if named is None:
                         return False
                 if check is not None:
@@ -233,7 +233,7 @@ class DeltaCommit:
                         table.schema(),
                         self._by,
                         partition_filters=predicate,
-                        commit_properties=_properties(named, application, files),
+                        commit_properties=properties_of(named, application, files),
                     )
                 return True
             except ResourceError as error:
@@ -262,7 +262,7 @@ class DeltaCommit:
                     "error",
                     self._by,
                     storage_options=dict(self._options) if self._options else None,
-                    commit_properties=_properties(application, application, files),
+                    commit_properties=properties_of(application, application, files),
                 )
         except ResourceError as error:
             if existing(self._uri, self._options) is None:
@@ -270,7 +270,7 @@ class DeltaCommit:
             raise ResourceError(f"{self._uri}: another write has made it meanwhile; use mode='append'") from error
 
 
-def _not_made(table: Any, name: str, version: int) -> tuple[str, int] | None:
+def not_made(table: Any, name: str, version: int) -> tuple[str, int] | None:
     """The transaction to make for this version of an application; None: it is in the log.
 
     Delta keeps the newest version alone.  One that comes after a newer one gets a name of its own.
@@ -283,7 +283,7 @@ def _not_made(table: Any, name: str, version: int) -> tuple[str, int] | None:
     return None if is_made or any(each.get(MARK) == own for each in table.history()) else (own, version)
 
 
-def _properties(named: tuple[str, int] | None, application: tuple[str, int] | None, files: Sequence[Added]) -> Any:
+def properties_of(named: tuple[str, int] | None, application: tuple[str, int] | None, files: Sequence[Added]) -> Any:
     """The directory of the files, the transaction, and a mark of it, in the table's history."""
     from deltalake.transaction import CommitProperties, Transaction
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from fastbuf_spark.driver.selection import Selection
 
-#: Tasks behind an exchange whose partitions nobody counts: enough that a slow one holds up few; each costs Spark 15 ms
+#: Tasks behind an exchange whose partitions nobody counts: enough that a slow one holds up few; each costs Spark 8 ms
 TASKS_OF_SLOT = 4
 PARTITION_BYTES = 64 << 20  #: of the input's files, for a partition of which nobody has said how many there are
 LEAST_SEGMENTS = 8  #: an exchange's memory is not divided below this

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.checkpoint.store import KEPT
@@ -29,7 +30,9 @@ class Commits:
         self._control = control
         self._waiting: dict[int, Sequence[Committable]] = {}  # by checkpoint; those that are done leave
         self._due: deque[int] = deque()
-        self._done: dict[int, Sequence[Committable]] = {}  # committed; a checkpoint that names them may be restored
+        # Committed, by the order in which they were; a checkpoint that names them may be restored
+        self._done: dict[int, Sequence[Committable]] = {}
+        self._next_done = 0
         self._unnamed: dict[int, list[int]] = {}  # by checkpoint: those of the done that it does not name
         self._complete: deque[int] = deque(maxlen=KEPT)  # each of these may be restored
         self._changed = threading.Condition(threading.RLock())
@@ -41,6 +44,18 @@ class Commits:
         """The sink has prepared for this checkpoint."""
         with self._changed:
             self._waiting[checkpoint] = committables
+
+    def restored(self, checkpoints: Iterable[tuple[int, Sequence[Committable]]]) -> None:
+        """The checkpoints that are there, each with what is committed that the one before it names, and it does not."""
+        with self._changed:
+            for checkpoint, committables in checkpoints:
+                self._unnamed[checkpoint] = [self._is_done(committables)]
+                self._complete.append(checkpoint)
+
+    def _is_done(self, committables: Sequence[Committable]) -> int:
+        place = self._next_done
+        self._done[place], self._next_done = committables, place + 1
+        return place
 
     def waiting(self) -> list[list[Any]]:
         """What is not known to be committed, by checkpoint: it goes into the next checkpoint too."""
@@ -58,7 +73,8 @@ class Commits:
     def complete(self, checkpoint: int) -> None:
         """Commit all up to this checkpoint; one that was passed over is committed with it."""
         with self._changed:
-            self._complete.append(checkpoint)
+            if not self._complete or checkpoint > self._complete[-1]:
+                self._complete.append(checkpoint)
             due = [number for number in sorted(self._waiting) if number <= checkpoint and number not in self._due]
             self._due.extend(due)
             if due and self._thread is None:
@@ -80,24 +96,25 @@ class Commits:
                 if not self._commit(number, committables):
                     return
                 with self._changed:
-                    self._done[number] = self._waiting.pop(number)
-                    forgotten = self._forgotten()
+                    self._is_done(self._waiting.pop(number))
                     self._due.popleft()
                     self._changed.notify_all()
-                if forgotten and hasattr(self._sink, "forget"):
-                    self._sink.forget(forgotten)
+                self._forget()
         except BaseException as error:
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
 
-    def _forgotten(self) -> list[Committable]:
-        """What is done, and is named by none of the checkpoints that are kept."""
-        if len(self._complete) < KEPT:
-            return []
-        oldest = self._complete[0]
-        over = {n for m in list(self._unnamed) if m <= oldest for n in self._unnamed.pop(m)}
-        return [each for n in sorted(over) for each in self._done.pop(n, ())]
+    def _forget(self) -> None:
+        """Have the sink forget what is done, and is named by none of the checkpoints that are kept."""
+        with self._changed:
+            if len(self._complete) < KEPT:
+                return
+            oldest = self._complete[0]
+            over = {n for m in list(self._unnamed) if m <= oldest for n in self._unnamed.pop(m)}
+            forgotten = [each for n in sorted(over) for each in self._done.pop(n, ())]
+        if forgotten and hasattr(self._sink, "forget"):
+            self._sink.forget(forgotten)
 
     def _commit(self, checkpoint: int, committables: Sequence[Committable]) -> bool:
         """False: closed before it worked."""
@@ -146,3 +163,5 @@ class Commits:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(60)
+        with contextlib.suppress(OSError):  # the next start does it, too
+            self._forget()  # the last checkpoints may have had nothing to commit

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError
@@ -45,6 +45,18 @@ def rows_of(output: Output, checkpoint: Mapping[str, Any]) -> list[Any]:
     sinks = checkpoint.get("sinks", {})
     rows: list[Any] = checkpoint["rows"].get(output.name, [])
     return rows if sinks.get(output.name) in (None, sink_of(output.sink)) else []
+
+
+def committed_rows_of(output: Output, checkpoints: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """For each checkpoint, the oldest first: what the one before it names in front of a sink, and it does not.
+
+    That is committed.  Its files stay as long as a checkpoint is there that names it.
+    """
+    names = [[each for _, some in rows_of(output, checkpoint) for each in some] for checkpoint in checkpoints]
+    return [
+        [checkpoint["checkpoint"], [each for each in before if each not in now]]
+        for checkpoint, before, now in zip(checkpoints, [[], *names], names, strict=False)
+    ]
 
 
 def check_sinks(outputs: Iterable[Output], restored: Mapping[str, Any]) -> None:

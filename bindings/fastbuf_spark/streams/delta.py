@@ -19,9 +19,11 @@ from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns,
 from fastbuf_spark.driver.file_types import of_arrow
 from fastbuf_spark.driver.writer_options import codec, directories, listed
 from fastbuf_spark.formats.parquet import file_schema
+from fastbuf_spark.streams.delta_upsert import Merges
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.parquet import MEMORY_BYTES, FileWriter, parted, sync_file
-from fastbuf_spark.streams.sink import CommitFailed, Committable, SinkContext, SinkWriter
+from fastbuf_spark.streams.sink import CommitFailed, Committable, SinkContext, SinkWriter, StagedRows
+from fastbuf_spark.streams.staged import StagingWriter
 from fastbuf_spark.worker.delta import DeltaWrite
 
 if TYPE_CHECKING:
@@ -36,7 +38,12 @@ class DeltaSink:
     partition_by: tuple[str, ...] = ()
     compression: str = "snappy"
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
-    output_modes = ("append",)
+    keys: tuple[str, ...] = ()
+
+    @property
+    def output_modes(self) -> tuple[str, ...]:
+        """Rows replace earlier ones by their keys alone."""
+        return ("append", "update") if self.keys else ("append",)
 
     @property
     def name(self) -> str:
@@ -45,9 +52,17 @@ class DeltaSink:
 
     def check(self, schema: pa.Schema, exactly_once: bool) -> None:
         """The table takes such rows, or can be made."""
+        import pyarrow as pa
+
         rows = of_arrow(schema)
         check_columns(rows)
         directories(self.partition_by, schema.names)
+        for key in self.keys:
+            if schema.names.count(key) != 1:
+                raise ConfigError(f"the key {key!r} is no column of the rows, or is two: they have {schema.names}")
+            kind = schema.field(key).type
+            if pa.types.is_nested(kind) or pa.types.is_floating(kind):
+                raise ConfigError(f"the key {key!r} is a {kind}, which two rows cannot be told to have alike")
         uri = self._location()[2]
         table = existing(uri, self.storage_options)
         if table is None:
@@ -58,10 +73,14 @@ class DeltaSink:
             raise ConfigError(f"the rows have {schema.names}, and the table {names}: rename them")
 
     def restore(self, context: SinkContext, committables: Sequence[Committable]) -> None:
-        """Nothing: files that no checkpoint knows are in no version of the table, and VACUUM removes them."""
+        """Files of the table that no checkpoint knows are in no version of it, and VACUUM removes them."""
+        if self.keys:
+            StagedRows.keep_only(context, committables)
 
     def writer(self, context: SinkContext) -> SinkWriter:
-        """Writes into a directory of this stream's."""
+        """Writes into a directory of this stream's; with keys, into the checkpoint's until the rows are merged."""
+        if self.keys:
+            return StagingWriter(context, Merges(self._location()[2], self.storage_options, self.keys, context))
         return _DeltaWriter(self, context)
 
     def _location(self) -> tuple[Any, str, str]:
@@ -120,6 +139,7 @@ def to_delta(
     path: str | os.PathLike[str],
     partition_by: str | Iterable[str] | None = None,
     *,
+    keys: str | Iterable[str] = (),
     compression: str = "snappy",
     storage_options: Mapping[str, str] | None = None,
 ) -> DeltaSink:
@@ -131,6 +151,10 @@ def to_delta(
         Path or URI of the table, which all hosts see; made if it is missing.  Rows are added to what it has.
     partition_by
         Columns of a new table's partitions; those of one that is there must be these.
+    keys
+        Columns by which a row replaces the table's earlier one (Delta's MERGE; null keys are equal): with them
+        ``output_mode="update"`` is possible.  Rows of a key must come from one task, as they do behind a group or a
+        shuffle by it.  Empty: all rows are added.
     compression
         As for :meth:`Pipeline.write_delta`.
     storage_options
@@ -139,6 +163,12 @@ def to_delta(
     Notes
     -----
     Workers need the package deltalake.  Each task adds at least one file for each checkpoint in which it has rows:
-    choose the interval by the size of files that readers like.
+    choose the interval by the size of files that readers like.  With keys each task writes files anew that have rows of
+    its keys, one task after the other: give the stage in front of it few tasks.
+
+    Raises
+    ------
+    ConfigError
+        When the stream is started: the table has other columns, or a key is none of them, nested, or a float.
     """
-    return DeltaSink(os.fspath(path), listed(partition_by), codec(compression), storage_options)
+    return DeltaSink(os.fspath(path), listed(partition_by), codec(compression), storage_options, listed(keys))

@@ -1,13 +1,15 @@
 """Points of the checkpoint protocol by name, at which tests kill the process; nothing happens unless they ask for it.
 
-A test sets ``asked`` on the driver, to ``"name;folder"``; tasks get it with the description of their run.  The first
-process that comes to the point of this name, and makes the file of that name in the folder, is killed by the kernel.
+A test sets ``asked`` on the driver, to ``"name;folder"`` or ``"name@role;folder"``; tasks get it with the description
+of their run.  The first process that comes to the point of this name, in this role, and makes the file of that name in
+the folder, is killed by the kernel.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterable
 
 POINTS = (
     "before prepare",
@@ -25,20 +27,22 @@ POINTS = (
 )
 FIRST = 3  #: checkpoints below this are left alone: one of them is to be restored
 asked = ""
+roles: frozenset[str] = frozenset()  #: of the task in this process: "source", "state", "sink"
 
 
-def ask(point: str) -> None:
-    """Have this process killed at a point; empty: at none."""
-    global asked
-    asked = point
+def ask(point: str, of: Iterable[str] = ()) -> None:
+    """Have this process, which has these roles, killed at a point; empty: at none."""
+    global asked, roles
+    asked, roles = point, frozenset(of)
 
 
 def reach(point: str, checkpoint: int) -> None:
     """The process has come to this point."""
     if not asked:
         return
-    name, _, folder = asked.partition(";")
-    if name != point or checkpoint < FIRST:
+    where, _, folder = asked.partition(";")
+    name, _, role = where.partition("@")
+    if name != point or checkpoint < FIRST or (role and role not in roles):
         return
     try:
         os.close(os.open(os.path.join(folder, point.replace(" ", "-")), os.O_CREAT | os.O_EXCL))

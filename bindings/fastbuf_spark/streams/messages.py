@@ -14,7 +14,8 @@ class TaskStart(FromDriver):
 
     ``targets``: the gates of the stage behind, by subtask; ``splits``: names and offsets for a source; ``pieces``: for
     each operator its state files by key group; ``rows``: for each output checkpoints and committables to commit first;
-    ``times``: for each split, or for the gate, the watermark in milliseconds.
+    ``times``: for each split, or for the gate, the watermark in milliseconds; ``committed``: for each output the
+    checkpoints that are there, each with what is committed that the one before it names, and it does not.
     """
 
     targets: tuple[tuple[str, int, int], ...] = ()
@@ -22,6 +23,7 @@ class TaskStart(FromDriver):
     pieces: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, Any] = field(default_factory=dict)
     times: dict[str, Any] = field(default_factory=dict)
+    committed: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

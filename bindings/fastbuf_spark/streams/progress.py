@@ -97,7 +97,7 @@ def waiting_words(run: StreamRun) -> str:
     if not waiting:
         return "its metadata are being written"
     view = run.tasks[waiting[0]]  # of the first stage in which one is missing: those behind wait for it
-    words = f"waits for {_task_name(run, view)}"
+    words = f"waits {run.coordinator.history[-1].duration_s:.1f} s for {_task_name(run, view)}"
     if len(waiting) > 1:
         words += f" and {len(waiting) - 1} more"
     blocked = view.stats.get("waits_for") or []

@@ -23,7 +23,7 @@ from fastbuf_spark.driver.file_systems import shared_folder
 from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.pyspark_private import is_stopped
 from fastbuf_spark.streams import fail_points
-from fastbuf_spark.streams.compatible import rows_of
+from fastbuf_spark.streams.compatible import committed_rows_of, rows_of
 from fastbuf_spark.streams.run import Command, Outcome, StreamRun
 from fastbuf_spark.streams.spec import StreamSpec
 
@@ -329,6 +329,9 @@ class StreamingQuery:
         for output in spec.outputs:
             rows = [each for checkpoint in checkpoints for _, some in rows_of(output, checkpoint) for each in some]
             output.sink.restore(output.context(spec, 0), rows)
+            if restored is not None:
+                committed = restored.setdefault("committed", {})
+                committed[output.name] = committed_rows_of(output, checkpoints)
         return spec, restored, last
 
     def _run_once(self, spec: StreamSpec, restored: dict[str, Any] | None, last: int) -> Outcome:

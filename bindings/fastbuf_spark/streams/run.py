@@ -15,7 +15,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -341,21 +341,18 @@ class StreamRun:
                 for group, entry in pieces.items()
                 if owner(int(group), stage.tasks, spec.key_groups) == view.subtask
             }
-            share = {
-                output.name: [
-                    [checkpoint, some]
-                    for checkpoint, committables in (rows_of(output, restored) if restored else ())
-                    if (some := committables[view.subtask :: stage.tasks])
-                ]
-                for output in spec.outputs
-                if output.stage == view.stage
-            }
+            outputs = [output for output in spec.outputs if output.stage == view.stage and restored]
+            committed = restored.get("committed", {})
             start = messages.TaskStart(
                 tuple((join.host, join.port, join.gate) for join in behind if join is not None),
                 tuple(splits.get(number, ())),
                 {stage.name: mine} if mine else {},
-                share,
+                {output.name: _share(rows_of(output, restored), view.subtask, stage.tasks) for output in outputs},
                 restored.get("times", {}),
+                {
+                    output.name: [[n, some[view.subtask :: stage.tasks]] for n, some in committed[output.name]]
+                    for output in outputs
+                },
             )
             self._send(view.connection, start)
         for shares in self._splits.values():
@@ -546,3 +543,8 @@ def _places(metadata: dict[str, Any]) -> str:
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _share(rows: Iterable[Sequence[Any]], subtask: int, tasks: int) -> list[list[Any]]:
+    """A task's part of what is in front of a sink, by checkpoint."""
+    return [[checkpoint, some] for checkpoint, each in rows if (some := each[subtask::tasks])]

@@ -48,7 +48,7 @@ START_S = 120.0  #: tasks of a run join within this time, or the run is given up
 
 def run_task(spec: StreamSpec, number: int) -> None:
     """The whole of a task, in a Spark worker."""
-    ask(spec.fail_point)
+    ask(spec.fail_point, roles_of(spec, spec.place(number)[0]))
     task_input = TaskInput.of_task()
     with spec.connect() as control:
         control.watch = task_input.look
@@ -66,6 +66,17 @@ def run_task(spec: StreamSpec, number: int) -> None:
                     raise ExchangeAborted(verdict.reason) from None
             control.abort(words(error))
             raise
+
+
+def roles_of(spec: StreamSpec, place: int) -> list[str]:
+    """What the tasks of a stage are: any of "source", "state", "sink"."""
+    stage = spec.stages[place]
+    roles = {
+        "source": stage.source is not None,
+        "state": stage.operator is not None,
+        "sink": any(output.stage == place for output in spec.outputs),
+    }
+    return [role for role, is_one in roles.items() if is_one]
 
 
 class _Over(Exception):
@@ -183,9 +194,9 @@ class StreamTask:
             stack.callback(self._operator.close)
         for output in spec.outputs:
             if output.stage == self.place:
-                self._open_sink(output, start.rows.get(output.name, ()), stack)
+                self._open_sink(output, start, stack)
 
-    def _open_sink(self, output: Output, rows: Iterable[Any], stack: contextlib.ExitStack) -> None:
+    def _open_sink(self, output: Output, start: messages.TaskStart, stack: contextlib.ExitStack) -> None:
         sink: Any = output.sink.writer(output.context(self.spec, self.subtask))
         if hasattr(sink, "collect"):
             sink.collect = lambda name, part: self._control.send(messages.Collected(output.name, name, part))
@@ -193,7 +204,8 @@ class StreamTask:
         commits = Commits(sink, self._control)
         stack.callback(commits.close)
         self._sinks[output.name], self._commits[output.name] = sink, commits
-        for checkpoint, committables in rows:
+        commits.restored(start.committed.get(output.name, ()))
+        for checkpoint, committables in start.rows.get(output.name, ()):
             commits.prepared(checkpoint, committables)
             commits.complete(checkpoint)
         commits.wait()  # before any row, as Flink does

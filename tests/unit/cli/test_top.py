@@ -186,7 +186,9 @@ def test_a_stream_is_shown_with_why_its_checkpoint_waits(width: int) -> None:
     console.file.close()
     said = console.export_text()
     words = " ".join(said.split())
-    assert words.count("The checkpoint in progress waits for task 0 of running, which is busy in its functions") == 2
+    assert (
+        words.count("The checkpoint in progress waits 4.2 s for task 0 of running, which is busy in its functions") == 2
+    )
     assert "holds up those before it: `source` waits for it most of the time (90%)" in words
     assert "2 failed" in words
     assert "disk full" in words

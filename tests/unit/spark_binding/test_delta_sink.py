@@ -110,3 +110,76 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
     (tmp_path / file["path"]).unlink()
     with pytest.raises(CommitFailed, match="at risk"):
         task.commit(1, made)
+
+
+KEYED = pa.schema([("k", pa.string()), ("day", pa.date32()), ("x", pa.int64())])
+DAY = dt.date(2026, 1, 1)
+
+
+def upserts(sink: DeltaSink, folder: Path, task: int = 0, generation: int = 1) -> Any:
+    return sink.writer(SinkContext("0" * 32, task, generation, KEYED, str(folder), True))
+
+
+def keyed_rows(*rows: tuple[str | None, int]) -> pa.RecordBatch:
+    columns = [[k for k, _ in rows], [DAY] * len(rows), [x for _, x in rows]]
+    return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, KEYED, strict=True)], schema=KEYED)
+
+
+def values_by_key(path: Path) -> dict[str | None, int]:
+    rows = deltalake.DeltaTable(path).to_pyarrow_table().to_pylist()
+    assert len({row["k"] for row in rows}) == len(rows), "a key twice"
+    return {row["k"]: row["x"] for row in rows}
+
+
+@pytest.mark.parametrize("by", [(), ("day",)])
+def test_upserts_replace_rows_by_their_keys_once(tmp_path: Path, by: tuple[str, ...]) -> None:
+    staged = tmp_path / "rows"
+    staged.mkdir()
+    sink = to_delta(tmp_path / "table", by, keys=["k", "day"])
+    assert sink.output_modes == ("append", "update")
+    assert to_delta(tmp_path).output_modes == ("append",)
+    sink.check(KEYED, True)
+    task = upserts(sink, staged)
+    task.write(keyed_rows(("a", 1), ("b'`\"é", 1), (None, 1)))
+    task.write(keyed_rows(("a", 2)))
+    first = task.prepare(1)
+    assert values_by_key(tmp_path / "table") == {}
+    task.commit(1, first)
+    assert values_by_key(tmp_path / "table") == {"a": 2, "b'`\"é": 1, None: 1}
+    task.write(keyed_rows((None, 2), ("c", 2)))
+    second = task.prepare(2)
+    task.commit(2, second)
+    task.commit(1, first)  # nobody was told
+    upserts(sink, staged, generation=2).commit(2, [*second, *first])  # and a restart does it again
+    assert values_by_key(tmp_path / "table") == {"a": 2, "b'`\"é": 1, None: 2, "c": 2}
+    task.forget(first)
+    assert len(list(staged.iterdir())) == 1
+    task.write(keyed_rows(("d", 1)))
+    task.prepare(3)  # no checkpoint has it
+    sink.restore(SinkContext("0" * 32, 0, 2, KEYED, str(staged), True), second)
+    assert [path.name for path in staged.iterdir()] == [each["file"] for each in second]
+
+
+def test_upserts_of_tasks_at_the_same_time(tmp_path: Path) -> None:
+    sink = to_delta(tmp_path / "table", keys="k")
+    sink.check(KEYED, True)
+
+    def work(number: int) -> None:
+        staged = tmp_path / f"rows-{number}"
+        staged.mkdir()
+        task = upserts(sink, staged, number)
+        for checkpoint in range(1, 5):
+            task.write(keyed_rows(*((f"{number}-{key}", checkpoint) for key in range(3))))
+            task.commit(checkpoint, task.prepare(checkpoint))
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(work, range(3)))
+    wanted: dict[str | None, int] = {f"{number}-{key}": 4 for number in range(3) for key in range(3)}
+    assert values_by_key(tmp_path / "table") == wanted
+
+
+def test_keys_that_cannot_be(tmp_path: Path) -> None:
+    odd = pa.schema([("x", pa.float64()), ("l", pa.list_(pa.int64()))])
+    for keys, words in (("k", "'k' is no column"), ("x", "'x' is a double"), ("l", "'l' is a list")):
+        with pytest.raises(ConfigError, match=words):
+            to_delta(tmp_path / "table", keys=keys).check(odd, True)

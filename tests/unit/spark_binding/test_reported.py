@@ -144,7 +144,7 @@ def test_runs_that_are_no_longer_kept_are_forgotten() -> None:
 @pytest.mark.parametrize(
     ("partitions", "cores", "mib", "said"),
     [
-        (200, 2, 1, "200 partitions of 5.1 KiB, 2 at once: .* about 2.7 s more than to start 2, of 0.5 MiB each"),
+        (200, 2, 1, "200 partitions of 5.1 KiB, 2 at once: .* about 1.6 s more than to start 2, of 0.5 MiB each"),
         (200, 2, 129, ""),  # two of them would not fit into the memory of a task
         (200, 64, 1, ""),
         (75, 2, 1, ""),  # less than a second
