@@ -67,7 +67,10 @@ class StreamWindows:
     def reduce(
         self, func: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]], *, name: str | None = None
     ) -> Stream:
-        """Make one row of two: ``func`` takes and returns dicts of the columns besides keys and time."""
+        """Make one row of two: ``func`` takes and returns dicts of the columns besides the keys and the windows' time.
+
+        A global window goes by no time: there all columns but the keys are in the dicts.
+        """
         from fastbuf.event_time.work import reduce
 
         check_function("func", func, "takes two rows as dicts and returns one")
@@ -76,8 +79,9 @@ class StreamWindows:
     def apply_in_arrow(self, func: Any, schema: StructType | str, *, name: str | None = None) -> Stream:
         """Call ``func(key, window, table)`` with all rows of a window; it returns a ``pyarrow.Table``.
 
-        The key is a tuple of Arrow's scalars; ``window.start`` and ``window.end`` are microseconds since 1970.  Rows
-        are kept until the window ends.
+        The key is a tuple of Arrow's scalars; ``window.start`` and ``window.end`` are microseconds since 1970, and None
+        of a global window.  Rows are kept until the window ends, and those of a global window for ever, unless it has
+        ``accumulate=False``.
         """
         return self._applied(func, schema, "arrow", name)
 
@@ -103,7 +107,7 @@ class StreamWindows:
 
         spec = dataclasses.replace(self._spec, work=work)
         shape = self._shape(spec)
-        if not spec.time:
+        if spec.hides_bounds:
             shape = shape.remove(shape.get_field_index("window_start"))
             shape = shape.remove(shape.get_field_index("window_end"))
         schema = of_arrow(shape)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from fastbuf_spark.worker.pandas_verbs import PandasRules
 
+NO_TIME = "__no_time"  #: column of a time that no row has, for windows that go by none
+
 
 @dataclass(frozen=True)
 class Applied:
@@ -26,7 +28,13 @@ class Applied:
     def __call__(self) -> Any:
         from fastbuf.event_time.work import apply_in_arrow
 
-        return apply_in_arrow(getattr(self, f"_{self.form}"), self.schema)
+        return apply_in_arrow(self._called, self.schema)
+
+    def _called(self, key: Any, window: Any, table: pa.Table) -> pa.Table:
+        if NO_TIME in table.column_names:
+            table = table.drop_columns([NO_TIME])
+        result: pa.Table = getattr(self, f"_{self.form}")(key, window, table)
+        return result
 
     def _arrow(self, key: Any, window: Any, table: pa.Table) -> pa.Table:
         return self._conformed(self.func(key, window, table))

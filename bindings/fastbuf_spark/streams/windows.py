@@ -12,12 +12,11 @@ from fastbuf.event_time.arrow_rows import words_of
 from fastbuf.event_time.operator import WindowOperator
 from fastbuf.event_time.rules import Trigger
 from fastbuf_spark.streams.event_time_rows import EventTimeRows
+from fastbuf_spark.streams.window_functions import NO_TIME, Applied
 from fastbuf_spark.worker.nameless import local_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-NO_TIME = "__no_time"  #: column of a time that no row has, for windows that go by none
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,11 @@ class WindowSpec:
 
     def __call__(self) -> WindowedRows:
         return WindowedRows(self)
+
+    @property
+    def hides_bounds(self) -> bool:
+        """Whether results have columns for a start and an end that no window has; a function gives its own columns."""
+        return not self.time and not isinstance(self.work, Applied)
 
     def description(self) -> dict[str, Any]:
         """What its state is of."""
@@ -97,7 +101,7 @@ class WindowedRows(EventTimeRows):
         return self._shown(self._operator.processing_time(now_ms))
 
     def _shown(self, results: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        if self._spec.time:
+        if not self._spec.hides_bounds:
             return results
         return (batch.drop_columns(["window_start", "window_end"]) for batch in results)
 
