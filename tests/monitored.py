@@ -193,6 +193,7 @@ def a_stream(held_s: float = 60.0, at: float = BEGAN + 100, **more: Any) -> dict
     parts = {"start_delay_s": 0.1, "alignment_s": 0.05, "sync_s": 0.01, "async_s": 0.04}
     reason = "task 2 declined checkpoint 2: disk full"
     marks = {"watermark_ms": 1000 * (at - 5), "watermark_lag_s": 5.0}
+    times = {"windows": 1200, "late_rows": 3, "watermark_held_by": "split b of source"}
     return {
         "id": "job-1",
         "name": "orders to parquet",
@@ -203,7 +204,7 @@ def a_stream(held_s: float = 60.0, at: float = BEGAN + 100, **more: Any) -> dict
         "began": BEGAN,
         "stages": [
             stage("source", {"credit": held_s, "link": 0.0, "segment": 0.0}, 40_000),
-            stage("running", {"credit": 0.0, "link": 0.0, "segment": 0.0, "input": 1.0}, 39_000, **marks),
+            stage("running", {"credit": 0.0, "link": 0.0, "segment": 0.0, "input": 1.0}, 39_000, **marks, **times),
             stage("sink", {"input": 60.0}, 39_000, **marks),
         ],
         "checkpoints": [

@@ -163,7 +163,7 @@ def view(
 
 
 def _query(query: dict[str, Any], narrow: bool) -> RenderableType:
-    """A stream: its stages, why its checkpoint waits, its last checkpoints."""
+    """A stream: its stages, what they say of event time, why its checkpoint waits, its last checkpoints."""
     about = f"   {query['state']}   generation {query['generation']}   restarts {query['restarts']}"
     stages = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("stage", "tasks", "rows in/s", "rows out/s", "held back", "lag"):
@@ -192,10 +192,11 @@ def _query(query: dict[str, Any], narrow: bool) -> RenderableType:
         checkpoints.add_row(
             f"{checkpoint['id']}{state}", *took, written, Text(checkpoint["reason"] or checkpoint.get("slowest", "-"))
         )
+    times = [Text(said) for said in query["times"]]
     waiting = [Text(f"The checkpoint in progress {query['waiting']}")] if query.get("waiting") else []
     head = Text.assemble((query["name"], "bold"), about)
     words = Text(query["sentence"], style="bold red" if query["state"] == "failed" else "")
-    return Group(head, Text(), words, Text(), stages, Text(), *waiting, checkpoints, Text())
+    return Group(head, Text(), words, Text(), stages, Text(), *times, *waiting, checkpoints, Text())
 
 
 def _vertex(job: dict[str, Any], stage: str | None, roots: list[dict[str, Any]]) -> dict[str, Any]:

@@ -118,6 +118,21 @@ STREAM_LAG = Metric(
     ("query", "stage"),
     "Now less the watermark of a stage: how far its event time is behind",
 )
+STREAM_HELD_BY = Metric(
+    "fastbuf_stream_watermark_held_by_info",
+    GAUGE,
+    "1",
+    ("query", "stage", "split"),
+    "1 for the split of a source that holds the watermark of a stage back",
+)
+STREAM_WINDOWS = Metric("fastbuf_stream_open_windows", GAUGE, "1", ("query", "stage"), "Windows that are open")
+STREAM_LATE = Metric(
+    "fastbuf_stream_late_rows",
+    COUNTER,
+    "{record}",
+    ("query", "stage"),
+    "Rows that came behind the watermark and their lateness, those that were read again after a restart too",
+)
 STREAM_CHECKPOINTS = Metric(
     "fastbuf_stream_checkpoints", COUNTER, "1", ("query", "state"), "Checkpoints that were completed, and that failed"
 )
@@ -144,6 +159,9 @@ STREAMS = (
     STREAM_ROWS,
     STREAM_PRESSED,
     STREAM_LAG,
+    STREAM_HELD_BY,
+    STREAM_WINDOWS,
+    STREAM_LATE,
     STREAM_CHECKPOINTS,
     STREAM_CHECKPOINT_SECONDS,
     STREAM_CHECKPOINT_BYTES,
@@ -186,6 +204,7 @@ def measure(recorder: Recorder) -> dict[Metric, dict[Labels, float]]:
             most(DIAGNOSIS, (name, stage, subtask, root["cause"], job["diagnosis"]["level"]), 1.0)
     values[STREAM_RESTARTS] = dict(recorder.queries.restarts)
     values[STREAM_ROWS] = dict(recorder.queries.rows)
+    values[STREAM_LATE] = dict(recorder.queries.late)
     values[STREAM_CHECKPOINTS] = dict(recorder.queries.checkpoints)
     for query in look["queries"]:
         name = query["name"]
@@ -197,6 +216,10 @@ def measure(recorder: Recorder) -> dict[Metric, dict[Labels, float]]:
             most(STREAM_PRESSED, (name, stage["name"]), stage["backPressured"])
             if stage.get("watermark_lag_s") is not None:
                 most(STREAM_LAG, (name, stage["name"]), stage["watermark_lag_s"])
+            if stage.get("windows") is not None:
+                most(STREAM_WINDOWS, (name, stage["name"]), stage["windows"])
+            if stage.get("watermark_held_by"):
+                most(STREAM_HELD_BY, (name, stage["name"], stage["watermark_held_by"]), 1.0)
         if (newest := last_completed(query)) is not None:
             most(STREAM_CHECKPOINT_BYTES, (name,), newest.get("bytes", 0))
             for part in PARTS:

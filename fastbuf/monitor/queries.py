@@ -3,7 +3,8 @@
 A query is told as a JSON value::
 
     id, name, state, message, restarts, generation, began (seconds since 1970)
-    stages       name, tasks, running, rows_in, rows_out, watermark_ms, watermark_lag_s, subtasks
+    stages       name, tasks, running, rows_in, rows_out, subtasks; where there are any watermark_ms, watermark_lag_s,
+                 watermark_held_by, windows, late_rows
                  subtasks: subtask, state, rows_in, rows_out, seconds (by state: credit, link, segment, input)
     checkpoints  id, state, started_ms, duration_s, start_delay_s, alignment_s, sync_s, async_s, bytes, slowest, reason
     waiting      why the checkpoint in progress is not complete
@@ -28,6 +29,7 @@ RATE_S = 5.0  #: rates and shares are over the last seconds, since tasks tell on
 SHOWN = 20  #: checkpoints of a query in a snapshot
 ENDED = ("stopped", "finished", "failed")
 PARTS = ("duration", "start_delay", "alignment", "sync", "async")  #: of a checkpoint, in seconds
+TIMES = (("windows", "window is open", "windows are open"), ("late_rows", "late row", "late rows"))
 NAMES = 64  #: names of queries of which counters are kept
 
 
@@ -45,12 +47,15 @@ class Queries:
         By query, stage and way (``in``, ``out``), over all runs.
     restarts
         By query.
+    late
+        Rows that came too late, by query and stage, over all runs.
     checkpoints
         By query and state (``completed``, ``failed``).
     """
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, ...], float] = {}
+        self.late: dict[tuple[str, ...], float] = {}
         self.restarts: dict[tuple[str, ...], float] = {}
         self.checkpoints: dict[tuple[str, ...], float] = {}
         self._names: OrderedDict[str, None] = OrderedDict()
@@ -69,7 +74,7 @@ class Queries:
         self._checked = {run: last for run, last in self._checked.items() if run in runs}
         while len(self._names) > max(NAMES, len({str(query["name"]) for query in queries})):
             gone = self._names.popitem(last=False)[0]
-            for totals in (self.rows, self.restarts, self.checkpoints):
+            for totals in (self.rows, self.late, self.restarts, self.checkpoints):
                 for labels in [labels for labels in totals if labels[0] == gone]:
                     del totals[labels]
         return sorted(shown, key=lambda query: query["began"])
@@ -96,6 +101,7 @@ class Queries:
         whole = {"state": "starting", "message": "", "restarts": 0, "generation": 0, "began": 0.0, **query}
         result = plain({**whole, "stages": stages, "checkpoints": checkpoints, "running": is_running(query)})
         result["sentence"] = sentence(result)
+        result["times"] = times(result) if result["running"] else []
         return dict(result)
 
     def _shares(
@@ -145,6 +151,8 @@ class Queries:
         for stage in query.get("stages", ()):
             for way in ("in", "out"):
                 add(self.rows, (name, str(stage["name"]), way), stage.get(f"rows_{way}"), generation)
+            if stage.get("late_rows") is not None:
+                add(self.late, (name, str(stage["name"])), stage["late_rows"], generation)
         last = self._checked.get(run, 0)
         for state in ("completed", "failed"):
             self.checkpoints.setdefault((name, state), 0.0)
@@ -190,6 +198,21 @@ def sentence(query: Query) -> str:
     how = "sometimes" if before["level"] == LOW else "most of the time"
     who = f"Stage `{query['stages'][slow]['name']}` of stream `{name}` holds up those before it"
     return f"{who}: `{before['name']}` waits for it {how} ({before['backPressured']:.0%})."
+
+
+def times(query: Query) -> list[str]:
+    """What its stages say of event time, a sentence each; names stand between backticks."""
+    sentences = []
+    for stage in query["stages"]:
+        facts = []
+        for key, one, more in TIMES:
+            if (number := stage.get(key)) is not None:
+                facts.append(f"{number:,} {one if number == 1 else more}")
+        if stage.get("watermark_held_by"):
+            facts.append(f"`{stage['watermark_held_by']}` holds its watermark back")
+        if facts:
+            sentences.append(f"`{stage['name']}`: {', '.join(facts)}.")
+    return sentences
 
 
 def last_completed(query: Query) -> dict[str, Any] | None:

@@ -126,5 +126,66 @@ def test_a_running_stream_in_a_real_browser(held: Any) -> None:
         browser.close()
 
 
+class Rows:
+    """A split that is slow, and one that runs ahead: neither ends.  Behind a gate the slow one has a late row."""
+
+    bounded = False
+
+    def __init__(self, gate: Path) -> None:
+        self.gate = gate
+
+    def splits(self) -> dict[str, int]:
+        return {"slow": 0, "ahead": 0}
+
+    def read(self, split: str, offset: int) -> Any:
+        seconds = {"slow": [[10, 11, 12], [1]], "ahead": [[20 * n] for n in range(50)]}[split]
+        while True:
+            if offset == len(seconds) or (split == "slow" and offset and not self.gate.exists()):
+                time.sleep(0.01)  # as a source with nothing to give does
+                yield None, offset
+                continue
+            times = pa.array([second * 1_000_000 for second in seconds[offset]], pa.timestamp("us", "UTC"))
+            offset += 1
+            yield pa.record_batch([times, pa.array(range(len(times)))], names=["at", "v"]), offset
+
+
+def test_who_holds_the_watermark_back_is_named(spark: Any, tmp_path: Path) -> None:
+    """In progress and in metrics: the split, for the stage behind the source and for the one behind that."""
+    gate = tmp_path / "gate"
+    rows = fbs.stream(spark, Rows(gate), "at timestamp, v long", tasks=1).with_watermark("at", align="30 seconds")
+    sums = rows.group_by("v", partitions=1).window("5 seconds").agg_arrow([([], "count_all")], name="sums")
+    query = sums.shuffle("v", partitions=1).write_stream(fbs.to_memory(), tmp_path / "chk", every=0.2, name="times")
+    page._open = None
+    server = fbs.ui(spark)
+
+    def look(late: int) -> Any:
+        def fits(stages: Any) -> bool:
+            return bool(stages) and stages[1].get("late_rows") == late and stages[2].get("watermark_ms") == 11_999
+
+        return in_the_end(lambda: query.progress()["stages"], fits)
+
+    try:
+        look(0)
+        gate.touch()
+        source, windows, last = look(1)
+        assert [each["watermark_held_by"] for each in (source, windows, last)] == ["split slow of source"] * 3
+        assert [each["watermark_ms"] for each in (source, windows, last)] == [11_999] * 3
+        assert source["watermark_lag_s"] == pytest.approx(time.time() - 12, abs=60)
+        assert source["paused_splits"] == 1
+        assert windows["windows"] > 0
+        assert windows["late_rows"] == 1
+        assert undocumented(query.progress()) == set()
+        late = 'fastbuf_stream_late_rows_total{query="times",stage="sums"} 1.0'
+        metrics = in_the_end(lambda: ask(server, "/metrics").decode(), lambda text: late in text)
+        assert late in metrics
+        held = 'fastbuf_stream_watermark_held_by_info{query="times",split="split slow of source",stage="sums"} 1.0'
+        assert held in metrics
+        assert f'fastbuf_stream_open_windows{{query="times",stage="sums"}} {windows["windows"]:.1f}' in metrics
+    finally:
+        query.stop()
+        server.close()
+        page._open = None
+
+
 def test_of_ended_queries_the_last_are_kept() -> None:
     assert len(queries()) <= KEPT_QUERIES + 1

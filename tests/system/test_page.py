@@ -692,6 +692,8 @@ def test_a_stream_is_shown_with_why_its_checkpoint_waits(opened: Open, width: in
         held = found.texts("#queries article:first-child table.stages tbody td:nth-child(5)")
         assert re.fullmatch(r"\d\d % · waits for credit", held[0])
         assert held[1:] == ["0 %", "0 %"]
+        held = "`running`: 1,200 windows are open, 3 late rows, `split b of source` holds its watermark back."
+        assert found.texts("#queries .times") == [held.replace("`", "")]
         assert found.texts("#queries .waiting") == [f"The checkpoint in progress waits for {EVIL}"]
         rows = found.texts("#queries article:first-child table.checkpoints tbody tr")
         assert [re.match(r"\d( failed| in progress)?", row)[0] for row in rows] == [  # type: ignore[index]

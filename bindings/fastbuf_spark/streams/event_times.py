@@ -201,8 +201,8 @@ class SourceTime:
     def figures(self) -> dict[str, Any]:
         """What is seen of it."""
         figures = self._news.figures()
-        if self._marks is not None and (name := self._marks.holding()):
-            figures["held_by"] = name
+        if self._marks is not None and not self._news.idle and self._news.mark != MAX:
+            figures["held_by"] = self._marks.holding() or ""  # it has no split yet, and waits for one
         if self._news.idle:
             figures["idle"] = True
         if self._paused:
@@ -293,6 +293,6 @@ class GateTime:
     def figures(self) -> dict[str, Any]:
         """What is seen of it."""
         figures = self._news.figures()
-        if figures and (channels := self._valve.holding()):
-            figures["held_by"] = f"channel {channels[0]}"
+        if not self._news.idle and (channels := self._valve.holding()):
+            figures["held_by_channel"] = channels[0]
         return figures

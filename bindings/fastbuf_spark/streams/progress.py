@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +21,14 @@ def progress_of(query: StreamingQuery, spec: StreamSpec, run: StreamRun | None) 
     spec, tasks = (spec, []) if run is None else (run.spec, run.tasks)  # None: the first run is being prepared
     progress["generation"] = spec.generation
     views = [[view for view in tasks if view.stage == number] for number in range(len(spec.stages))]
-    progress["stages"] = [_stage(stage, some) for stage, some in zip(spec.stages, views, strict=True)]
+    progress["stages"] = [_stage(run, stage, some) for stage, some in zip(spec.stages, views, strict=True)]
     progress["checkpoints"] = [] if run is None else [_checkpoint(run, each) for each in list(run.coordinator.history)]
     if run is not None and run.coordinator.in_progress is not None and query.is_active:
         progress["waiting"] = waiting_words(run)
     return progress
 
 
-def _stage(spec: StreamStage, tasks: list[TaskView]) -> dict[str, Any]:
+def _stage(run: StreamRun | None, spec: StreamStage, tasks: list[TaskView]) -> dict[str, Any]:
     stats = [view.stats for view in tasks]
     stage: dict[str, Any] = {
         "name": spec.name,
@@ -49,14 +50,31 @@ def _stage(spec: StreamStage, tasks: list[TaskView]) -> dict[str, Any]:
         if any(name in each for each in stats):
             stage[name] = sum(each.get(name, 0) for each in stats)
     stage["subtasks"] = [_subtask(view.subtask, each) for view, each in zip(tasks, stats, strict=True)]
-    marked = [each for each in stats if each.get("watermark_ms") is not None]
-    if marked:
-        holder = min(marked, key=lambda each: each["watermark_ms"])
-        stage["watermark_ms"] = holder["watermark_ms"]
-        stage["watermark_lag_s"] = round(time.time() - holder["watermark_ms"] / 1000, 3)
-        if holder.get("held_by"):
-            stage["watermark_held_by"] = holder["held_by"]
+    stage.update({} if run is None else _watermark(run, tasks))
     return stage
+
+
+def _watermark(run: StreamRun, tasks: list[TaskView]) -> dict[str, Any]:
+    """The least watermark of a stage's tasks, and who holds that one back; one that has none yet is the least."""
+    holders = [(view.stats.get("watermark_ms", -math.inf), _held_by(run, view)) for view in tasks]
+    holders = [(mark, name) for mark, name in holders if name or mark > -math.inf]
+    if not holders:
+        return {}
+    mark, name = min(holders, key=lambda each: each[0])
+    figures: dict[str, Any] = {"watermark_held_by": name} if name else {}
+    if mark > -math.inf:
+        figures |= {"watermark_ms": mark, "watermark_lag_s": round(time.time() - mark / 1000, 3)}
+    return figures
+
+
+def _held_by(run: StreamRun, view: TaskView) -> str:
+    """The split that holds a task's watermark back, or the source's task that has none yet; empty: nothing does."""
+    while (channel := view.stats.get("held_by_channel")) is not None:
+        view = run.tasks[run.spec.writers(view.stage)[channel]]
+    split = view.stats.get("held_by")
+    if split:
+        return f"split {split} of {run.spec.stages[view.stage].name}"
+    return "" if split is None else _task_name(run, view)
 
 
 def _subtask(number: int, stats: dict[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ function article(query) {
   made.append(make("h3", {}, named(query.name), " ", make("b", { class: `level ${of(query.state)}` }, query.state), make("span", { class: "about" }, ` · ${about.join(" · ")}`)));
   made.append(make("p", { class: "sentence" }, ...withCode(query.sentence)));
   if (query.stages.length) made.append(table("stages", STAGES, query.stages.map(stage)));
+  for (const said of query.times) made.append(make("p", { class: "times" }, ...withCode(said)));
   if (query.waiting) made.append(make("p", { class: "waiting", role: "status" }, make("b", {}, "The checkpoint in progress "), query.waiting));
   if (query.checkpoints.length) made.append(table("checkpoints", ATTEMPTS, query.checkpoints.slice(-CHECKPOINTS).reverse().map(checkpoint)));
   return made;

@@ -190,6 +190,7 @@ def test_a_stream_is_shown_with_why_its_checkpoint_waits(width: int) -> None:
         words.count("The checkpoint in progress waits 4.2 s for task 0 of running, which is busy in its functions") == 2
     )
     assert "holds up those before it: `source` waits for it most of the time (90%)" in words
+    assert "1,200 windows are open, 3 late rows, `split b of source` holds its watermark back." in words
     assert "2 failed" in words
     assert "disk full" in words
     assert "…" not in said.replace("...", "")

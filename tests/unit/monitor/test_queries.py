@@ -57,6 +57,21 @@ def test_the_sentence_of_each_state(more: dict[str, Any], said: str) -> None:
     assert shown["running"] is (shown["state"] not in ("failed", "stopped"))
 
 
+def test_what_stages_say_of_event_time() -> None:
+    (shown,) = looked(monitored.a_stream())[1]
+    held = "`split b of source` holds its watermark back"
+    assert shown["times"] == [f"`running`: 1,200 windows are open, 3 late rows, {held}."]
+    (over,) = looked(monitored.a_stream(state="stopped"))[1]
+    assert over["times"] == []
+
+
+def test_late_rows_of_all_runs_are_counted() -> None:
+    runs = [monitored.a_stream(generation=generation) for generation in (1, 1, 2)]
+    for run, late in zip(runs, (4, 6, 1), strict=True):
+        run["stages"][1]["late_rows"] = late
+    assert looked(*runs)[0].late == {("orders to parquet", "running"): 7}
+
+
 def test_a_query_that_has_told_its_name_alone_is_shown() -> None:
     _, (shown,) = looked({"id": "a", "name": "new"})
     assert (shown["state"], shown["stages"], shown["checkpoints"]) == ("starting", [], [])
@@ -106,6 +121,9 @@ def test_metrics_of_a_stream() -> None:
     assert found["fastbuf_stream_checkpoint_bytes"] == {(name,): 3000.0}
     assert found["fastbuf_stream_checkpoint_age_seconds"] == {(name,): pytest.approx(11.5)}
     assert found["fastbuf_stream_watermark_lag_seconds"] == {(name, "running"): 5.0, (name, "sink"): 5.0}
+    assert found["fastbuf_stream_watermark_held_by_info"] == {(name, "running", "split b of source"): 1.0}
+    assert found["fastbuf_stream_open_windows"] == {(name, "running"): 1200.0}
+    assert found["fastbuf_stream_late_rows"] == {(name, "running"): 3.0}
     assert found["fastbuf_stream_back_pressured_ratio"][name, "source"] == 0.9
 
 
