@@ -6,12 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from test_streams_ends import seen, until
-from test_streams_event_time import BASE, Rows
+from test_streams_event_time import BASE, SCHEMA, Rows, found_in, windows_of
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError
@@ -142,3 +143,42 @@ def test_a_directory_without_files_is_idle_after_a_while(spark: Any, tmp_path: P
     finally:
         query.stop()
     assert time.monotonic() - begin > 1
+
+
+def mark_of(batch: pa.RecordBatch) -> Any:
+    """Rows with -1 say that all up to their time has come."""
+    return pc.max(batch.filter(pc.field("v") == -1)["at"])
+
+
+def test_watermarks_that_rows_say(spark: Any, tmp_path: Path) -> None:
+    """The rows of a second come in any order, and behind them one that says that these are all."""
+    random, rows = np.random.default_rng(5), []
+    for second in range(6):
+        values = random.permutation(100) + 100 * second
+        rows += [(int(v) * 10_000, int(v) % 5, int(v)) for v in values] + [(second * 1_000_000 + 999_999, 5, -1)]
+    gate, sink = tmp_path / "gate", fbs.to_memory()
+    stream = fbs.stream(spark, Rows(rows, size=50, gate=gate), SCHEMA, tasks=1)
+    windows = stream.with_watermark("at", punctuated=mark_of).group_by("k", partitions=1).window("1 second")
+    query = windows.agg_arrow([("v", "sum"), ([], "count_all")]).write_stream(sink, tmp_path / "chk", every=0.1)
+    until(lambda: query.progress()["stages"][1:] and "watermark_ms" in query.progress()["stages"][1])
+    until(lambda: sink.table().num_rows >= 30)
+    assert max(sink.table()["window_start"].cast(pa.int64()).to_pylist()) == BASE + 4_000_000  # the sixth has no mark
+    assert query.progress()["stages"][1]["watermark_ms"] == BASE // 1000 + 4999
+    gate.touch()
+    assert query.await_termination(120)
+    assert found_in(sink.table()) == windows_of(rows, 1_000_000)
+    assert query.progress()["stages"][1]["late_rows"] == 0
+
+
+def test_functions_that_cannot_say_watermarks(spark: Any, tmp_path: Path) -> None:
+    stream = fbs.stream(spark, Rows(ROWS), SCHEMA, tasks=1)
+    with pytest.raises(ConfigError, match=r"punctuated= says the watermark, and so does delay='1 s': leave one out"):
+        stream.with_watermark("at", "1 s", punctuated=mark_of)
+    with pytest.raises(ConfigError, match=r"and so does watermark='spark'"):
+        stream.with_watermark("at", watermark="spark", punctuated=mark_of)
+    with pytest.raises(Exception, match="punctuated"):
+        stream.with_watermark("at", punctuated=5)  # type: ignore[arg-type]
+    wrong = stream.with_watermark("at", punctuated=lambda batch: batch.num_rows).shuffle("k", partitions=1)
+    query = wrong.write_stream(fbs.to_memory(), tmp_path)
+    with pytest.raises(Exception, match="must return a watermark, which is a datetime"):
+        query.await_termination(120)

@@ -6,6 +6,7 @@ users' functions it goes on only where their output is drained: at a barrier, an
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +20,7 @@ from fastbuf.errors import RecordError
 from fastbuf.event_time.valve import Status, WatermarkValve
 from fastbuf.event_time.watermarks import MAX, MIN, SplitWatermarks, Strategy
 from fastbuf.exchange.events import Event, Watermark, WatermarkStatus
+from fastbuf_spark.results import about
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,6 +51,31 @@ class TimeSpec:
     idle_s: float | None
     rule: str = "split"
     align_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What a user's function says of a batch, for :class:`~fastbuf.event_time.watermarks.Punctuated`."""
+
+    func: Callable[[pa.RecordBatch], Any]
+
+    def __call__(self, times: NDArray[np.int64], batch: pa.RecordBatch) -> int | None:
+        import pyarrow as pa
+
+        mark = self.func(batch)
+        if isinstance(mark, dt.datetime):
+            mark = pa.scalar(
+                mark if mark.tzinfo is not None else mark.replace(tzinfo=dt.UTC), pa.timestamp("us", "UTC")
+            )
+        if mark is None or (isinstance(mark, pa.Scalar) and not mark.is_valid):
+            return None
+        if not isinstance(mark, pa.TimestampScalar):
+            raise RecordError(
+                f"{about(self.func)} must return a watermark, which is a datetime or a timestamp of pyarrow, or None; "
+                f"it returned {mark!r:.100} ({type(mark).__name__})"
+            )
+        micros = mark.cast(pa.timestamp("us", mark.type.tz), safe=False).value
+        return max((micros - 999) // 1000, MIN + 1)  # a watermark includes all microseconds of its millisecond
 
 
 class _News:
@@ -156,11 +183,11 @@ class SourceTime:
         if self._marks is not None:
             self._news.mark, self._news.idle = MAX, False
 
-    def rows(self, split: str, batch: pa.RecordBatch) -> None:
-        """Rows of a split pass."""
-        if self._marks is None or self._spec is None:
-            return
-        self._marks.add(split, millis(batch, self._spec.column), time.monotonic(), batch)
+    def rows(self, split: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of a split pass: they go on as this returns them."""
+        if self._marks is not None and self._spec is not None:
+            self._marks.add(split, millis(batch, self._spec.column), time.monotonic(), batch)
+        return batch
 
     def epoch(self, greatest: int | None) -> None:
         """A barrier is due; the greatest time of all tasks up to the one before is for :class:`SparkTime`."""
@@ -227,10 +254,11 @@ class SparkTime(SourceTime):
     def finish(self) -> None:
         self._news.mark = MAX
 
-    def rows(self, split: str, batch: pa.RecordBatch) -> None:
+    def rows(self, split: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         times = millis(batch, self._times.column)
         if len(times):
             self._greatest = max(self._greatest, int(times.max()))
+        return batch
 
     def epoch(self, greatest: int | None) -> None:
         if greatest is not None:

@@ -22,7 +22,7 @@ from fastbuf_spark.shipping import AsItIs
 from fastbuf_spark.streams.absent import OF_STREAMS, refuse
 from fastbuf_spark.streams.compatible import check_sinks, fit
 from fastbuf_spark.streams.drafts import Draft, Duration, millis_of, name_of_column, seconds_of
-from fastbuf_spark.streams.event_times import TimeSpec
+from fastbuf_spark.streams.event_times import Marks, TimeSpec
 from fastbuf_spark.streams.joins import JoinSpec
 from fastbuf_spark.streams.query import CheckpointConf, StreamingQuery, check_slots
 from fastbuf_spark.streams.running import RunningSpec
@@ -34,10 +34,13 @@ from fastbuf_spark.worker.chains import Chain, Link
 from fastbuf_spark.worker.steps import Filter, PandasMap
 
 if TYPE_CHECKING:
+    import datetime as dt
+
     import pandas as pd
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from fastbuf.event_time.watermarks import Strategy
     from fastbuf_spark.schema import BatchFunction
     from fastbuf_spark.streams.groups import StreamGroups
 
@@ -76,6 +79,7 @@ class Stream:
         idle: Duration | None = "1 minute",
         watermark: str = "split",
         align: Duration | None = None,
+        punctuated: Callable[[pa.RecordBatch], dt.datetime | pa.TimestampScalar | None] | None = None,
     ) -> Stream:
         """Say which column has the time of rows, and how late they may come; behind the source, or select and filter.
 
@@ -99,17 +103,16 @@ class Stream:
             A split whose watermark is further ahead of the least one of all sources with ``align`` is not read until
             the others have caught up, so that the windows of later stages stay few; None: all are read.  Not for files,
             which are read one after the other.
+        punctuated
+            Where the rows say it themselves: a function that is called with each batch of a split in which a row has a
+            time, and returns a moment up to which, itself included, no further row of this split will come, or None:
+            the batch does not say.  A ``datetime`` without a zone is in UTC.  It stands in place of ``delay``.
         """
         from pyspark.sql.types import TimestampNTZType, TimestampType
 
-        from fastbuf.event_time.watermarks import BoundedOutOfOrderness
+        from fastbuf.event_time.watermarks import BoundedOutOfOrderness, Punctuated
 
-        first = self._drafts[0]
-        if len(self._drafts) > 1 or not first.computes:
-            raise ConfigError(
-                "with_watermark stands behind functions or a shuffle: call it behind the source, or behind its select "
-                "and filter, where the rows of each split still come in their order"
-            )
+        first = self._source_draft("with_watermark")
         if name_of_column("with_watermark", column) not in self.schema.names:
             raise ConfigError(f"with_watermark: {column!r} is no column of {self.schema.names}")
         kind = self.schema[column].dataType
@@ -120,7 +123,13 @@ class Stream:
             )
         if watermark not in WATERMARKS:
             raise ConfigError(f"watermark is {watermark!r}: it must be one of {', '.join(WATERMARKS)}")
-        strategy = BoundedOutOfOrderness(millis_of("delay", delay))
+        strategy: Strategy = BoundedOutOfOrderness(millis_of("delay", delay))
+        if punctuated is not None:
+            check_function("punctuated", punctuated, "takes a batch and returns a time, or None")
+            if delay or watermark == "spark":
+                what = f"delay={delay!r}" if delay else "watermark='spark'"
+                raise ConfigError(f"punctuated= says the watermark, and so does {what}: leave one out")
+            strategy = Punctuated(Marks(self._as_it_is(punctuated)))
         if align is not None and watermark == "spark":
             raise ConfigError("align= goes by the watermarks of splits, and watermark='spark' has none: leave one out")
         if align is not None and getattr(first.source, "one_at_a_time", False):
@@ -132,6 +141,16 @@ class Stream:
         time = TimeSpec(column, strategy, None if idle is None else seconds_of("idle", idle), watermark, drift)
         draft = dataclasses.replace(first, time=time, computed=(*first.computed, *first.links), links=())
         return Stream(self._spark, (draft,), self._conf)
+
+    def _source_draft(self, verb: str) -> Draft:
+        """The stage of the source, where its rows still come as they are read."""
+        first = self._drafts[0]
+        if len(self._drafts) > 1 or not first.computes:
+            raise ConfigError(
+                f"{verb} stands behind functions or a shuffle: call it behind the source, or behind its select and "
+                "filter, where the rows of each split still come in their order"
+            )
+        return first
 
     def map_in_arrow(self, func: BatchFunction, schema: StructType | str) -> Stream:
         """Call a function over an iterator of record batches, once for each epoch.
