@@ -182,3 +182,45 @@ def test_functions_that_cannot_say_watermarks(spark: Any, tmp_path: Path) -> Non
     query = wrong.write_stream(fbs.to_memory(), tmp_path)
     with pytest.raises(Exception, match="must return a watermark, which is a datetime"):
         query.await_termination(120)
+
+
+def test_windows_by_the_time_of_arrival(spark: Any, tmp_path: Path) -> None:
+    """They end by the clock, also while no row comes; each row is in one, and none falls behind one of before."""
+    rows, gate, sink = [(0, n % 2, n) for n in range(400)], tmp_path / "gate", fbs.to_memory()
+
+    def stream() -> Any:
+        source = fbs.stream(spark, Rows(rows, size=10, every=0.02, gate=gate), SCHEMA, tasks=1)
+        source = source.filter(pc.field("v") != 7).with_ingestion_time("came")
+        windows = source.group_by("k", partitions=1).window("100 ms")
+        return windows.agg_arrow([("came", "min"), ("came", "max"), ("v", "sum"), ([], "count_all")], name="windows")
+
+    assert stream()._drafts[0].schema.names == ["at", "k", "v", "came"]
+    query = stream().write_stream(sink, tmp_path / "chk", every=0.05)
+    until(lambda: sink.table().num_rows > 4)
+    query.stop()
+    query = stream().write_stream(sink, tmp_path / "chk", every=0.05)
+    until(lambda: sum(sink.table()["count_all"].to_pylist()) == 389)
+    gate.touch()
+    assert query.await_termination(120)
+    assert query.progress()["stages"][1]["late_rows"] == 0
+    results = sink.table().to_pylist()
+    assert sum(row["v_sum"] for row in results) == sum(range(400)) - 7
+    for k in (0, 1):
+        mine = [row for row in results if row["k"] == k]
+        assert sum(row["count_all"] for row in mine) == 200 - k
+        starts = [row["window_start"] for row in mine]
+        assert starts == sorted(set(starts))
+        assert all(start.microsecond % 100_000 == 0 for start in starts)
+        assert all(row["window_start"] <= row["came_min"] <= row["came_max"] < row["window_end"] for row in mine)
+
+
+def test_a_stream_has_one_time(spark: Any) -> None:
+    stream = fbs.stream(spark, Rows(ROWS), SCHEMA, tasks=1)
+    with pytest.raises(ConfigError, match="there is a column 'at' already: give another name"):
+        stream.with_ingestion_time("at")
+    with pytest.raises(ConfigError, match=r"with_watermark: the time of this stream is 'ingested' already"):
+        stream.with_ingestion_time().with_watermark("at")
+    with pytest.raises(ConfigError, match=r"with_ingestion_time: the time of this stream is 'at' already"):
+        stream.with_watermark("at").with_ingestion_time()
+    with pytest.raises(ConfigError, match="with_ingestion_time stands behind functions or a shuffle"):
+        stream.shuffle("k").with_ingestion_time()

@@ -44,6 +44,8 @@ class TimeSpec:
         "split": the least watermark of the splits.  "spark": see :class:`SparkTime`.
     align_ms
         A split that is further ahead of the least watermark of all sources is not read; None: all are.
+    arrives
+        The column, where the source adds it with the times of arrival: see :class:`ArrivalTime`.
     """
 
     column: str
@@ -51,6 +53,7 @@ class TimeSpec:
     idle_s: float | None
     rule: str = "split"
     align_ms: int | None = None
+    arrives: pa.Field | None = None
 
 
 @dataclass(frozen=True)
@@ -269,8 +272,44 @@ class SparkTime(SourceTime):
         return {} if self._greatest == MIN else {"stage": self._stage, "greatest": self._greatest}
 
 
+class ArrivalTime(SourceTime):
+    """The time at which rows come: it goes on by the clock, with rows or without, and never back."""
+
+    def __init__(self, spec: TimeSpec, restored: Mapping[str, Any], stage: str) -> None:
+        super().__init__(None, {}, stage)
+        self._field = spec.arrives
+        # Of all tasks: a split may have been read by another one, on a machine whose clock is ahead
+        self._last_us = max((each["arrived"] for each in restored.values() if each.get("stage") == stage), default=0)
+
+    def _now_us(self) -> int:
+        self._last_us = max(self._last_us, time.time_ns() // 1000)
+        return self._last_us
+
+    def finish(self) -> None:
+        self._news.mark = MAX
+
+    def rows(self, split: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        assert self._field is not None
+        times = pa.array(np.full(batch.num_rows, self._now_us())).cast(self._field.type)
+        return pa.RecordBatch.from_arrays([*batch.columns, times], schema=batch.schema.append(self._field))
+
+    def look(self, at_once: bool = False) -> bool:
+        now = time.monotonic()
+        if self._news.mark != MAX and (at_once or now - self._looked >= EVERY_S):
+            self._looked = now
+            self._news.mark = max(self._news.mark, self._now_us() // 1000 - 1)
+        return self._news.is_due
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"stage": self._stage, "arrived": self._last_us}
+
+
 def source_time(spec: TimeSpec | None, restored: Mapping[str, Any], stage: str) -> SourceTime:
     """The watermark of a source's task by the rule that is asked for."""
+    if spec is not None and spec.arrives is not None:
+        return ArrivalTime(spec, restored, stage)
     kind = SparkTime if spec is not None and spec.rule == "spark" else SourceTime
     return kind(spec, restored, stage)  # type: ignore[arg-type]
 

@@ -142,6 +142,31 @@ class Stream:
         draft = dataclasses.replace(first, time=time, computed=(*first.computed, *first.links), links=())
         return Stream(self._spark, (draft,), self._conf)
 
+    def with_ingestion_time(self, name: str = "ingested") -> Stream:
+        """Add a column with the moment at which each row came into the source's task, and let time go by it.
+
+        No row is late, and windows end by the clock, even if no further row comes.  Where ``with_watermark`` may stand.
+        Times never fall, through restarts too, whatever the clocks of machines show.  Rows that are read again after a
+        failure, as no checkpoint had them yet, have later times than before.
+
+        Parameters
+        ----------
+        name
+            Of the column, which is a timestamp.
+        """
+        from pyspark.sql.types import StructType, TimestampType
+
+        from fastbuf.event_time.watermarks import Monotonous
+
+        first = self._source_draft("with_ingestion_time")
+        if name_of_column("name", name) in self.schema.names:
+            raise ConfigError(f"with_ingestion_time: there is a column {name!r} already: give another name")
+        schema = StructType([*self.schema.fields]).add(name, TimestampType())
+        time = TimeSpec(name, Monotonous(), None, arrives=self._arrow(schema).field(name))
+        computed = (*first.computed, *first.links)
+        draft = dataclasses.replace(first, time=time, computed=computed, links=(), schema=schema)
+        return Stream(self._spark, (draft,), self._conf)
+
     def _source_draft(self, verb: str) -> Draft:
         """The stage of the source, where its rows still come as they are read."""
         first = self._drafts[0]
@@ -150,6 +175,8 @@ class Stream:
                 f"{verb} stands behind functions or a shuffle: call it behind the source, or behind its select and "
                 "filter, where the rows of each split still come in their order"
             )
+        if first.time is not None and (first.time.arrives is not None or verb == "with_ingestion_time"):
+            raise ConfigError(f"{verb}: the time of this stream is {first.time.column!r} already: leave one out")
         return first
 
     def map_in_arrow(self, func: BatchFunction, schema: StructType | str) -> Stream:

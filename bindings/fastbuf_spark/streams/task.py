@@ -296,8 +296,7 @@ class StreamTask:
             self._read_bytes += polled.batch.nbytes
             computed = self.stage.computed
             for batch in (polled.batch,) if computed is None else computed((polled.batch,)):
-                self._time.rows(polled.split, batch)
-                yield batch
+                yield self._time.rows(polled.split, batch)
         self._offsets[polled.split] = polled.offset
         if polled.ended:
             del self._offsets[polled.split]
@@ -435,13 +434,15 @@ class StreamTask:
             "alignment_s": self._alignment.taken_s,
         }
         reach("before prepare", number)
-        state: dict[str, Any] = {"times": self._time.snapshot()}
+        state: dict[str, Any] = {}
         for name, sink in self._sinks.items():
             self._commits[name].prepared(number, sink.prepare(number))
         state["rows"] = {name: commits.snapshot(number) for name, commits in self._commits.items()}
         reach("after prepare", number)
         if self._writer is not None:
             self._forward_time()
+        state["times"] = self._time.snapshot()  # with the watermark that is in front of the barrier
+        if self._writer is not None:
             self._writer.emit_event(Barrier(number, barrier.timestamp_ms))
             self._writer.flush()
         reach("barrier out", number)

@@ -1,8 +1,9 @@
-"""Watermarks that rows say themselves."""
+"""Watermarks that rows say themselves, and the time of arrival, as a source's task keeps them."""
 
 from __future__ import annotations
 
 import datetime as dt
+import time
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,13 @@ import pyarrow as pa
 import pytest
 
 from fastbuf.errors import RecordError
-from fastbuf.event_time.watermarks import in_microseconds
-from fastbuf_spark.streams.event_times import Marks
+from fastbuf.event_time.watermarks import MAX, Monotonous, in_microseconds
+from fastbuf.exchange.events import Watermark
+from fastbuf_spark.streams.event_times import ArrivalTime, Marks, TimeSpec, source_time
 
 BATCH = pa.record_batch([pa.array([1, 2, 3])], names=["v"])
 NO_TIMES = np.empty(0, np.int64)
+SPEC = TimeSpec("came", Monotonous(), None, arrives=pa.field("came", pa.timestamp("us", "UTC")))
 
 
 @pytest.mark.parametrize(
@@ -44,3 +47,35 @@ def test_what_a_function_may_not_say() -> None:
         RecordError, match=r"function 'wrong' \(.*\) must return a watermark, which .* returned 3 \(int"
     ):
         Marks(wrong)(NO_TIMES, BATCH)
+
+
+def clock(monkeypatch: pytest.MonkeyPatch, us: int) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: us * 1000)
+
+
+def came(batch: pa.RecordBatch) -> set[int]:
+    return set(batch.column("came").cast(pa.int64()).to_pylist())
+
+
+def test_times_of_arrival_never_fall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where a clock is put back, nor in another task, on another machine, after a restart."""
+    source = source_time(SPEC, {}, "source")
+    assert isinstance(source, ArrivalTime)
+    clock(monkeypatch, 5_000_000)
+    assert came(source.rows("a", BATCH)) == {5_000_000}
+    assert source.look(at_once=True)
+    assert source.news() == [Watermark(4999)]
+    clock(monkeypatch, 4_000_000)
+    assert came(source.rows("a", BATCH)) == {5_000_000}
+    assert not source.look(at_once=True)
+    clock(monkeypatch, 7_000_400)
+    assert source.look(at_once=True), "time goes on without rows"
+    assert source.figures() == {"watermark_ms": 6999}
+    kept = {"0": source.snapshot(), "1": source_time(SPEC, {}, "source").snapshot(), "2": {"stage": "b", "mark": 1}}
+    clock(monkeypatch, 3_000_000)
+    restored = source_time(SPEC, kept, "source")
+    assert came(restored.rows("b", BATCH)) == {7_000_400}
+    assert restored.look(at_once=True)
+    restored.finish()
+    assert restored.news() == [Watermark(MAX)]
+    assert came(source_time(SPEC, kept, "another source").rows("a", BATCH)) == {3_000_000}
