@@ -95,6 +95,8 @@ VERBS = ["reduce", *FUNCTIONS]
 
 
 def applied(windows: Any, verb: str) -> Any:
+    if verb == "polars":
+        pytest.importorskip("polars", reason="polars is not installed: it comes with the extra 'bench'")
     if verb == "reduce":
         return windows.reduce(both)
     return getattr(windows, f"apply_in_{verb}")(FUNCTIONS[verb], RESULT)
