@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from nights import LONG
+from test_window_streams import AUTUMN, HOUR, SPRING
+from windows_by_hand import Spec
 
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf.event_time import sorted_rows, spill
@@ -40,8 +42,9 @@ def batch(side: int, rows: list[tuple[Any, int | None, int]]) -> pa.RecordBatch:
 class Joined:
     """A join with its owners, and all rows that were not late."""
 
-    def __init__(self, make: Any, dice: random.Random) -> None:
+    def __init__(self, make: Any, dice: random.Random, start: int = 0, unit: int = 1) -> None:
         self.make, self.dice = make, dice
+        self.start, self.unit = start, unit
         self.owners = [make() for _ in range(dice.choice([1, 3]))]
         self.taken: tuple[list[Row], list[Row]] = ([], [])
         self.late = 0
@@ -85,20 +88,23 @@ class Joined:
             data = frozen[group * len(before) // GROUPS].group(group)
             self.owners[group * len(self.owners) // GROUPS].restore(group, data)
 
+    def at(self, step: int) -> int:
+        return self.start + step * self.unit
+
     def run(self, is_late: Any) -> None:
         dice, centre = self.dice, 0
         for _ in range(40):
             step = dice.random()
             if step < 0.6:
                 rows = [
-                    (dice.choice(["a", "b", "c", None]), centre + dice.randrange(-12, 12), dice.randrange(5))
+                    (dice.choice(["a", "b", "c", None]), self.at(centre + dice.randrange(-12, 12)), dice.randrange(5))
                     for _ in range(dice.randrange(7))
                 ]
                 side = dice.randrange(2)
                 self.rows(side, rows, [is_late(row[1], self.mark) for row in rows])
                 centre += dice.randrange(3)
             elif step < 0.93:
-                self.watermark(centre + dice.randrange(-12, 4))
+                self.watermark(self.at(centre + dice.randrange(-12, 4)))
             else:
                 self.restore()
         self.watermark(MAX)
@@ -166,34 +172,45 @@ def test_an_interval_without_a_bound(bounds: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
 @pytest.mark.parametrize(
-    "assigner", [Tumbling(10, 3), Sliding(10, 5), Sliding(4, 10)], ids=["tumbling", "sliding", "holes"]
+    "assigner",
+    [
+        Tumbling(10, 3),
+        Sliding(10, 5),
+        Sliding(4, 10),
+        Tumbling(24 * HOUR, zone="Europe/Berlin"),
+        Sliding(48 * HOUR, 24 * HOUR, 5 * HOUR // 2, zone="Europe/Berlin"),
+    ],
+    ids=["tumbling", "sliding", "holes", "local days", "local two days"],
 )
 def test_window_join_gives_all_pairs_of_a_window(assigner: Any, how: str, memory: dict[str, Any]) -> None:
-    def windows(time: int) -> list[int]:
-        first = time - (time - assigner.offset) % assigner.slide
-        return [s for s in range(first, first - assigner.size, -assigner.slide) if s <= time < s + assigner.size]
-
+    """Of local days over both changes of summer time."""
+    local, zone = assigner.zone is not None, assigner.zone and assigner.zone.name
+    kind = "local" if local else "sliding"
+    windows = Spec(kind, assigner.size, assigner.slide, assigner.offset, zone).windows
     for seed in range(50 if LONG else 4):
-        joined = Joined(lambda: WindowJoin(*SIDES, assigner, how=how, groups=GROUPS, **memory), random.Random(seed))
+        changes = ((SPRING, AUTUMN)[seed % 2] - 8 * HOUR, 2 * HOUR) if local else (0, 1)
+        joined = Joined(
+            lambda: WindowJoin(*SIDES, assigner, how=how, groups=GROUPS, **memory), random.Random(seed), *changes
+        )
         open_windows: list[Counter[Any]] = [Counter(), Counter()]
         rows = joined.rows
 
         def note(side: int, given: list[Row], late: list[bool], rows: Any = rows, joined: Any = joined) -> None:
             for row in given:  # in the windows alone that are still open
-                open_windows[side].update((row, s) for s in windows(row[1]) if s + assigner.size - 1 > joined.mark)  # noqa: B023
+                open_windows[side].update((row, window) for window in windows(row[1]) if window[1] - 1 > joined.mark)  # noqa: B023
             rows(side, given, late)
 
         joined.rows = note  # type: ignore[method-assign]
 
         def is_late(time: int, mark: int) -> bool:
-            return time <= mark and all(s + assigner.size - 1 <= mark for s in windows(time))
+            return time <= mark and all(end - 1 <= mark for _, end in windows(time))
 
         joined.run(is_late)
         wanted = Counter[tuple[Any, ...]]()
-        for start in sorted({s for side in open_windows for _, s in side}):
-            sides = [[row for (row, s), n in side.items() if s == start for _ in range(n)] for side in open_windows]
+        for window in sorted({w for side in open_windows for _, w in side}):
+            sides = [[row for (row, w), n in side.items() if w == window for _ in range(n)] for side in open_windows]
             for row, n in expected(how, *sides, lambda lt, rt: True).items():
-                wanted[start, start + assigner.size, *row] += n
+                wanted[*window, *row] += n
         assert Counter(joined.came) == wanted, seed
 
 

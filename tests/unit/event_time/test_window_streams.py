@@ -36,13 +36,25 @@ AUTUMN = (datetime(2024, 10, 27, tzinfo=UTC) - EPOCH).days * 24 * HOUR
 KINDS: dict[str, dict[str, Any]] = {
     "tumbling": {"kind": "tumbling", "size": 10, "slide": 10},
     "offset": {"kind": "tumbling", "size": 10, "slide": 10, "offset": -3},
-    "days": {"kind": "local days", "zone": "Europe/Berlin"},
+    "local days": {"kind": "local", "size": 24 * HOUR, "slide": 24 * HOUR, "zone": "Europe/Berlin"},
+    "local three days": {"kind": "local", "size": 72 * HOUR, "slide": 24 * HOUR, "zone": "Europe/Berlin"},
+    # They begin at a time that clocks leave out in spring, and show twice in autumn
+    "local offset": {
+        "kind": "local",
+        "size": 48 * HOUR,
+        "slide": 24 * HOUR,
+        "offset": 5 * HOUR // 2,
+        "zone": "Europe/Berlin",
+    },
+    "local hours": {"kind": "local", "size": 6 * HOUR, "slide": 2 * HOUR, "zone": "America/New_York"},
     "sliding": {"kind": "sliding", "size": 20, "slide": 5, "offset": 2},
     "by gcd": {"kind": "sliding", "size": 15, "slide": 10},
     "with holes": {"kind": "sliding", "size": 4, "slide": 10},
     "session": {"kind": "session", "size": 4},
     "global": {"kind": "global"},
 }
+UNITS = {"local days": HOUR, "local three days": 4 * HOUR, "local offset": 3 * HOUR, "local hours": HOUR}
+OVERLAPS = ("sliding", "by gcd", "local three days", "local offset", "local hours")
 TRIGGERS: dict[str, dict[str, Any]] = {
     "end": {},
     "rows": {"rows": 3},
@@ -88,14 +100,14 @@ class Stream:
         self.memory_bytes = memory_bytes
         kind, trigger, lateness, mode = case
         self.dice = dice = random.Random(f"{case}{seed}")
-        unit = HOUR if kind == "days" else 1
+        unit = UNITS.get(kind, 1)
         given = KINDS[kind] | TRIGGERS[trigger] | MODES[mode]
-        if unit == HOUR and "every_us" in given:
-            given["every_us"] = 7 * HOUR
+        if unit > 1 and "every_us" in given:
+            given["every_us"] = 7 * unit
         self.spec = Spec(lateness=lateness * unit, **given)
         self.hand = ByHand(self.spec)
         self.unit = unit
-        self.centre = dice.choice([SPRING, AUTUMN]) if unit == HOUR else dice.choice([0, 0, -40, 10**15])
+        self.centre = dice.choice([SPRING, AUTUMN]) if unit > 1 else dice.choice([0, 0, -40, 10**15])
         self.kinds = dice.choice([("text",), ("numbers",), ("floats",), ("text", "numbers"), ()])
         fields = [pa.field(f"key{i}", KEYS[k][0]) for i, k in enumerate(self.kinds)]
         zone = dice.choice([None, "UTC"])
@@ -110,7 +122,11 @@ class Stream:
         spec = self.spec
         assigner: Any = {
             "tumbling": lambda: Tumbling(spec.size, spec.offset),
-            "local days": lambda: Tumbling(24 * HOUR, zone=spec.zone),
+            "local": lambda: (
+                Tumbling(spec.size, spec.offset, spec.zone)
+                if spec.size == spec.slide
+                else Sliding(spec.size, spec.slide, spec.offset, spec.zone)
+            ),
             "sliding": lambda: Sliding(spec.size, spec.slide, spec.offset),
             "session": lambda: Session(spec.size),
             "global": Global,
@@ -294,7 +310,7 @@ def test_streams_give_what_windows_by_hand_give(kind: str, monkeypatch: pytest.M
     """With their state in memory, in files, or in both; by day one of these for each case."""
     monkeypatch.setattr(spill, "PART_ROWS", 5)
     monkeypatch.setattr(spill, "LEAST_PART_BYTES", 200)
-    if kind in ("sliding", "by gcd"):  # so few rows would not be worth it
+    if kind in OVERLAPS:  # so few rows would not be worth it
         monkeypatch.setattr(sliding, "LEAST_OVERLAP", 2)
     fired = Counter[str]()
     # By day one of three, which has each trigger, lateness and mode

@@ -6,20 +6,37 @@ import math
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from functools import cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+HALF_HOUR = 1800 * 10**6
 MIN, MAX = -(1 << 63), (1 << 63) - 1
 
 Row = tuple[Any, int, Any]  # key, time, value
+
+
+def clock(time: int, zone: ZoneInfo) -> int:
+    """What clocks show, in microseconds since they showed 1970."""
+    shown = (EPOCH + timedelta(microseconds=time)).astimezone(zone)
+    return (shown.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+
+
+@cache
+def first_shown(local: int, zone: ZoneInfo) -> int:
+    """The first half of an hour from which on no clock shows less: where they are put back, the time before counts."""
+    time = local // HALF_HOUR * HALF_HOUR - 30 * HALF_HOUR
+    while any(clock(time + n * HALF_HOUR, zone) < local for n in range(6)):
+        time += HALF_HOUR
+    return time
 
 
 @dataclass(frozen=True)
 class Spec:
     """What windows, and when: sizes in microseconds."""
 
-    kind: str  # tumbling, sliding, local days, session, global
+    kind: str  # tumbling, sliding, local, session, global
     size: int = 0
     slide: int = 0
     offset: int = 0
@@ -38,14 +55,12 @@ class Spec:
     def windows(self, time: int) -> list[tuple[int, int]]:
         if self.kind == "global":
             return [(MIN, MAX)]
-        if self.kind == "local days":
+        if self.kind == "local":
             zone = ZoneInfo(self.zone)
-            local = (EPOCH + timedelta(microseconds=time)).astimezone(zone)
-            days = [local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)]
-            days.append((local.replace(tzinfo=None, hour=0, minute=0, second=0, microsecond=0, fold=0)
-                         + timedelta(days=1)).replace(tzinfo=zone))  # fmt: skip
-            start, end = ((day.astimezone(UTC) - EPOCH) // timedelta(microseconds=1) for day in days)
-            return [(start, end)]
+            last = (clock(time, zone) - self.offset) // self.slide * self.slide + self.offset + self.slide
+            labels = range(last, last - self.size - 3 * self.slide, -self.slide)
+            bounds = [(first_shown(label, zone), first_shown(label + self.size, zone)) for label in labels]
+            return [(start, end) for start, end in bounds if start <= time < end]
         start = self.offset + math.floor(Fraction(time - self.offset, self.slide)) * self.slide
         found = []
         while start + self.size > time:
