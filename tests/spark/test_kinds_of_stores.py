@@ -37,7 +37,7 @@ def fails(batches: Any) -> Any:
         raise ValueError("no more")
 
 
-@nightly(place=["s3", "azure", "hdfs"])
+@nightly(place=["azure", "hdfs"])
 def test_files_in_and_out(spark: Any, place: Place, capsys: Any) -> None:
     """Several files and directories of values; nothing but the files is left, and no secret is shown."""
     of: dict[str, Any] = {"filesystem": place.system}
@@ -190,7 +190,7 @@ def test_files_of_a_stream(spark: Any, place: Place, by_uri: Callable[[str], str
     (one,), state = source.splits(None)
     pq.write_table(pa.table({"x": range(5, 9)}), f"{folder}/b.parquet", filesystem=system)
     (other,), _ = source.splits(state)
-    reads = [list(pickle.loads(pickle.dumps(source))._read(split.name, at)) for split, at in ((one, 3), (other, 0))]
+    reads = [list(pickle.loads(pickle.dumps(source)).rows(split.name, at)) for split, at in ((one, 3), (other, 0))]
     assert [batch.column(0).to_pylist() for read in reads for batch, _ in read] == [[3, 4], [5, 6, 7, 8]]
     assert [at for read in reads for _, at in read] == [5, 4]
 

@@ -12,6 +12,7 @@ from typing import Any
 import numbered
 import pyarrow.compute as pc
 import pytest
+from nights import nightly
 from pyarrow import fs
 
 pytest.importorskip("moto.server", reason="pip install 'moto[server]'")
@@ -25,7 +26,7 @@ from fastbuf_spark.driver.file_systems import file_system
 from fastbuf_spark.driver.uploads import _client
 from fastbuf_spark.worker.stores import UPLOAD_BYTES
 
-pytestmark = [pytest.mark.spark, pytest.mark.nightly]
+pytestmark = [pytest.mark.spark]
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,7 @@ def fails(batches: Any) -> Any:
         raise ValueError("no more")
 
 
+@nightly
 def test_files_in_and_out(spark: Any, proxy: Proxy, capsys: Any) -> None:
     """With requests that are slow, refused and broken off; nothing but the files is left, and no secret is shown."""
     system, path = store(proxy), "bucket/a"
@@ -118,6 +120,7 @@ def test_uploads_that_a_killed_process_left_are_ended(proxy: Proxy, monkeypatch:
     assert names(system, "bucket/u") == ["bucket/u/_SUCCESS", "bucket/u/a.parquet"]
 
 
+@nightly
 def test_a_token_that_ends_in_the_middle(spark: Any, proxy: Proxy) -> None:
     """At each request of a write: the error says so, and the next write, with a new token, puts all in order."""
     system, path = store(proxy), "bucket/t"
@@ -169,6 +172,7 @@ def test_uris(proxy: Proxy, monkeypatch: Any) -> None:
     assert "s3cr3t" not in str(error.value)
 
 
+@nightly
 def test_delta_tables(spark: Any, capsys: Any) -> None:
     """Written and read with faults; a run that fails leaves no file, and no upload that is paid for."""
     deltalake = pytest.importorskip("deltalake", reason="pip install 'fastbuf[delta]'")
@@ -211,6 +215,7 @@ def test_delta_tables(spark: Any, capsys: Any) -> None:
         assert "s3cr3t" not in repr(read) + repr(read._start) + "".join(capsys.readouterr())
 
 
+@nightly
 def test_a_stream_to_a_delta_table(spark: Any, tmp_path: Path) -> None:
     """Its workers have the credentials that deltalake has."""
     deltalake = pytest.importorskip("deltalake", reason="pip install 'fastbuf[delta]'")
@@ -232,6 +237,7 @@ def test_a_stream_to_a_delta_table(spark: Any, tmp_path: Path) -> None:
         assert "s3cr3t" not in repr(query.status)
 
 
+@nightly
 def test_iceberg_tables(spark: Any, tmp_path: Path, capsys: Any) -> None:
     """The workers have the file system that the catalog's properties are for."""
     catalogs = pytest.importorskip("pyiceberg.catalog", reason="pip install 'fastbuf[iceberg]'")

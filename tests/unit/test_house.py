@@ -206,6 +206,16 @@ def test_every_package_is_shipped() -> None:
     assert packages == folders
 
 
+def test_every_extra_that_is_named_is_one() -> None:
+    """In a message, a page or a test; and the tests' extra brings what the tests of stores ask for."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    pages = [*CODE, *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    named = {each for page in pages for each in re.findall(r"fastbuf\[([a-z0-9,]+)\]'", page.read_text())}
+    assert {"s3", "fsspec", "delta"} <= {each for names in named for each in names.split(",")} <= set(extras)
+    assert any("s3" in each and "fsspec" in each for each in extras["test"])
+    assert {"moto[server]", "hdfs-native"} <= {re.split("[>;=]", each)[0] for each in extras["test"]}
+
+
 def test_modules_of_tests_have_names_of_their_own() -> None:
     """pytest imports them by these alone: of two, one is not run."""
     names = [p.name for p in CODE if p.relative_to(ROOT).parts[0] == "tests" and p.name.startswith("test_")]

@@ -187,7 +187,10 @@ def _by_fsspec(uri: str, named: str, why: str) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError as error:
-        raise ConfigError(f"{uri}: {why}; pyarrow has no such file system, and fsspec is not there") from error
+        raise ConfigError(
+            f"{uri}: {why}; pyarrow has no such file system, and fsspec is not there: pip install 'fastbuf[fsspec]', "
+            "for the driver and all workers"
+        ) from error
     try:
         handler, _ = fsspec.core.url_to_fs(named)
     except Exception as error:  # each file system has its own

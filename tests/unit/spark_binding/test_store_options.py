@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import socket
+import sys
 from datetime import timedelta
 
 import pytest
@@ -193,3 +194,9 @@ def test_an_hdfs_that_is_not_there_is_told_at_once() -> None:
             file_system(f"hdfs://127.0.0.1:{port}/a", None)
     with pytest.raises(ResourceError, match="cannot be reached"):
         file_system("hdfs://127.0.0.1:99999/a", None)
+
+
+def test_a_file_system_that_neither_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(ConfigError, match=r"fsspec is not there: pip install 'fastbuf\[fsspec\]'"):
+        file_system("webdav://there/a", None)
