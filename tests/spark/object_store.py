@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -28,6 +28,10 @@ class Proxy(ThreadingHTTPServer):
         self.busy_each = self.reset_each = 0
         self.latency_s = 0.0
         self.token_left: int | None = None  # requests that are answered before the token has expired; None: it does not
+        self.holds: Callable[[Any], bool] = lambda request: (
+            False
+        )  # whether a request is never answered; `stuck` says so
+        self.stuck, self.ends = threading.Event(), threading.Event()
         self.numbers = itertools.count(1)
         self.faults = 0
 
@@ -44,6 +48,11 @@ class _Handler(BaseHTTPRequestHandler):
         number = next(self.server.numbers)
         body = self._body()
         time.sleep(self.server.latency_s)
+        if self.server.holds(self):
+            self.server.stuck.set()
+            self.server.ends.wait()
+            self.close_connection = True
+            return
         if self.server.reset_each and number % self.server.reset_each == 0:
             self.server.faults += 1
             self.close_connection = True
@@ -102,17 +111,27 @@ def served() -> Iterator[Proxy]:
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
-    proxy = Proxy(server.get_host_and_port()[1])
+    try:
+        with passed_on(server.get_host_and_port()[1]) as proxy:
+            store(proxy, allow_bucket_creation=True).create_dir("bucket")
+            yield proxy
+    finally:
+        server.stop()
+
+
+@contextmanager
+def passed_on(port: int) -> Iterator[Proxy]:
+    """A proxy of a server on this host."""
+    proxy = Proxy(port)
     serving = threading.Thread(target=proxy.serve_forever, daemon=True)
     serving.start()
     try:
-        store(proxy, allow_bucket_creation=True).create_dir("bucket")
         yield proxy
     finally:
+        proxy.ends.set()
         proxy.shutdown()
         proxy.server_close()
         serving.join()
-        server.stop()
 
 
 @contextmanager

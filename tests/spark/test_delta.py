@@ -376,7 +376,7 @@ def test_what_was_added_since_it_was_read_stays(spark: Any, tmp_path: Path) -> N
 
 def left_by_a_killed_driver(root: Path, folder: str) -> Path:
     """What its run has written below a table, and the note that it goes on."""
-    from fastbuf_spark.driver.commit import _host
+    from fastbuf_spark.driver.unfinished import _host
 
     with subprocess.Popen(["true"]) as gone:
         pass

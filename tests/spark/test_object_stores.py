@@ -5,24 +5,31 @@ What each kind of store must do is in test_kinds_of_stores.py.
 
 from __future__ import annotations
 
+import itertools
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numbered
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from nights import nightly
 from pyarrow import fs
 
 pytest.importorskip("moto.server", reason="pip install 'moto[server]'")
 
-from object_store import Proxy, served, served_apart, store, store_at
+from object_store import Proxy, passed_on, served, served_apart, store, store_at
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, ResourceError
-from fastbuf_spark.driver import commit
+from fastbuf_spark.driver import commit, unfinished
 from fastbuf_spark.driver.file_systems import file_system
+from fastbuf_spark.driver.files import list_files
 from fastbuf_spark.driver.uploads import _client
 from fastbuf_spark.worker.stores import UPLOAD_BYTES
 
@@ -39,6 +46,13 @@ def names(system: Any, folder: str) -> list[str]:
     """Files that a reader sees."""
     found = system.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
     return [info.path for info in found if info.type == fs.FileType.File]
+
+
+def uploads(system: Any, folder: str) -> list[str]:
+    """Uploads of files there that have not ended, and are paid for."""
+    bucket, _, prefix = folder.partition("/")
+    answer = _client(system).list_multipart_uploads(Bucket=bucket, Prefix=f"{prefix}/")
+    return [each["Key"] for each in answer.get("Uploads", ())]
 
 
 def fails(batches: Any) -> Any:
@@ -118,6 +132,76 @@ def test_uploads_that_a_killed_process_left_are_ended(proxy: Proxy, monkeypatch:
     second.commit([("1", "a.parquet", len(long))])
     assert left() == ["u/somebody-elses"]
     assert names(system, "bucket/u") == ["bucket/u/_SUCCESS", "bucket/u/a.parquet"]
+
+
+def killed(proxy: Proxy, path: str, mode: str, at: Callable[[Any], bool]) -> bool:
+    """Have a driver write four files, and kill it at a request of its commit; False: it came to its end."""
+    program = Path(__file__).with_name("store_killed.py")
+    with passed_on(proxy.target) as own:
+        command = [sys.executable, str(program), own.address, path, mode]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
+            assert driver.stdin is not None
+            assert driver.stdout is not None
+            assert driver.stdout.readline() == "commits\n"
+            own.holds = at
+            driver.stdin.close()
+            while not own.stuck.wait(0.02) and driver.poll() is None:
+                pass
+            driver.kill()
+    return driver.returncode == -signal.SIGKILL
+
+
+def is_copy(request: Any) -> bool:
+    return "x-amz-copy-source" in request.headers
+
+
+@pytest.mark.parametrize("mode", ["append", pytest.param("error", marks=nightly)])
+@pytest.mark.parametrize("where", ["this host", "another"])
+def test_a_driver_that_is_killed_amid_its_copies(
+    proxy: Proxy, mode: str, where: str, monkeypatch: Any, caplog: Any
+) -> None:
+    """Our readers see none of its files; the next write of this host, or in a week of any, takes all away."""
+    system, path = store(proxy), f"bucket/killed-{mode}-{where[0]}"
+    other = [f"{path}/old.parquet"] if mode == "append" else []
+    for name in other:
+        pq.write_table(pa.table({"x": [9]}), name, filesystem=system)
+    copies = itertools.count()
+    assert killed(proxy, path, mode, lambda request: is_copy(request) and next(copies) >= 2)
+    shown = [name for name in names(system, path) if "_temporary" not in name]
+    assert len(shown) == 2 + len(other), "what others' readers see"
+    assert [file.path for file in list_files(system, [path]).files] == other
+    assert len(uploads(system, path)) == 1
+    if where == "another":
+        monkeypatch.setattr(unfinished, "_host", lambda: "0123456789ab")
+        commit.Commit(system, path, "append").close()
+        assert all(name in caplog.text for name in set(shown) - set(other))
+        assert "a write of another host is putting 4 files into place" in caplog.text
+        monkeypatch.setattr(unfinished, "FORGOTTEN_DAYS", -1)
+    commit.Commit(system, path, "append").close()
+    assert names(system, path) == other
+    assert uploads(system, path) == []
+
+
+@nightly
+def test_a_driver_that_is_killed_at_each_request_of_its_commit(proxy: Proxy) -> None:
+    """Our readers see all files or none, and so does everybody after the next write."""
+    system, outcomes = store(proxy), []
+    for step in range(60):
+        path, requests = f"bucket/step-{step}", itertools.count()
+        was_killed = killed(proxy, path, "append", lambda _, step=step, r=requests: next(r) >= step)  # type: ignore[misc]
+        now = [Path(file.path).name for file in list_files(system, [path]).files]
+        commit.Commit(system, path, "append").close()
+        later = [name for name in names(system, path) if not name.endswith("_SUCCESS")]
+        assert [Path(name).name for name in later] == now
+        assert uploads(system, path) == []
+        outcomes.append(now)
+        if not was_killed:
+            break
+    all_of_them = [f"{value}.parquet" for value in range(4)]
+    first = outcomes.index(all_of_them)
+    assert outcomes == [[]] * first + [all_of_them] * (len(outcomes) - first)
+    assert first >= 6
+    assert len(outcomes) - first >= 3
 
 
 @nightly

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import ConfigError, ResourceError
 from fastbuf_spark.api.sinks import Written, _columns, _files
 from fastbuf_spark.driver.checks import check_mode
-from fastbuf_spark.driver.commit import GONE, CommitUnknown, is_dead, owner_of
+from fastbuf_spark.driver.commit import GONE, CommitUnknown
 from fastbuf_spark.driver.delta import location, opened
 from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns, check_table, existing
 from fastbuf_spark.driver.jobs import cancelled_with
 from fastbuf_spark.driver.table_columns import check_replaced, partition_values, renamed
+from fastbuf_spark.driver.unfinished import is_dead, is_forgotten, owner_of
 from fastbuf_spark.driver.uploads import end_uploads
 from fastbuf_spark.driver.writer_options import directories, writing
 from fastbuf_spark.schema import struct_type
@@ -90,7 +91,8 @@ def write_delta(
     Notes
     -----
     Tasks write files that no reader sees until the driver commits them all.  A run that fails removes its own; those of
-    a killed driver go with the next write from the same host, or by Delta's VACUUM, as no version has them.
+    a killed driver go with the next write from the same host, with one from another host seven days later, or by
+    Delta's VACUUM, as no version has them.
     """
     from fastbuf_spark.api.pipelines import pipeline
 
@@ -215,12 +217,12 @@ def check_overwrites(mode: str, **options: Any) -> None:
 
 
 def _drop_remains(system: Any, root: str, has: Callable[[str], bool]) -> None:
-    """Remove what runs of killed drivers of this host, or tasks of runs that had failed, have left behind."""
+    """Remove what runs of killed drivers, or tasks of runs that had failed, have left behind."""
     from pyarrow import fs
 
     for info in children(system, f"{root}/{RUNNING}"):
         folder, _, owner = info.base_name.partition(".")
-        if owner != GONE and not is_dead(owner):
+        if owner != GONE and not (is_dead(owner) or is_forgotten(system, owner, info.path, f"{root}/{folder}")):
             continue
         is_there = system.get_file_info(f"{root}/{folder}").type != fs.FileType.NotFound
         with contextlib.suppress(FileNotFoundError):  # another driver has taken it away

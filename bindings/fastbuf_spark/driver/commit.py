@@ -15,26 +15,34 @@ import json
 import logging
 import os
 import secrets
-import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from fastbuf.errors import ConfigError, ResourceError
+from fastbuf_spark.driver.unfinished import (
+    FORGOTTEN_DAYS,
+    INSIDE,
+    JOURNAL,
+    MARK,
+    is_dead,
+    is_forgotten,
+    is_of_another_host,
+    names_in,
+    owner_of,
+)
 from fastbuf_spark.driver.uploads import end_uploads
 from fastbuf_spark.worker import stores
 
 log = logging.getLogger("fastbuf_spark")
 
 MODES = ("error", "overwrite", "append")
-MARK = "-fastbuf-write-"
-JOURNAL = "journal.json"
 OLD = "old"  #: the directory that is being replaced, until the new one is complete
 GONE = "gone"  #: at the end of the name of what is being deleted
 DONE = "_SUCCESS"
 RUNNING = "running"  #: in a store, what is there as long as tasks may write
 LONG_NAME = 100  #: bytes of a name; a longer one is hashed in that of its temporary directory, which may have 255
+SHOWN = 10  #: files that the log names
 COPIES = 16  #: threads that copy objects
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 #: Temporary directories that writes of this process could not take away, as with credentials that have ended
@@ -102,7 +110,7 @@ class Commit:
             target = os.readlink(self._path)
             raise ResourceError(f"{path} is a link to {target}, which is not there: make it, or remove the link")
         self._is_there = kind == fs.FileType.Directory
-        above, inside = parent or slash, f"_temporary{MARK}"
+        above = parent or slash
         if len(name.encode()) > LONG_NAME:
             name = hashlib.sha256(name.encode()).hexdigest()
         if self._is_store and mode == "overwrite":
@@ -112,11 +120,11 @@ class Commit:
                 "to_df().write.parquet(path)"
             )
         if self._is_store:
-            there = self._inside() if self._clean(there, inside) else there
-            self._is_there = any(not info.base_name.startswith(inside) for info in there)
+            there = self._inside() if self._clean(there, INSIDE) else there
+            self._is_there = any(not info.base_name.startswith(INSIDE) for info in there)
         else:
             self._clean(self._inside(above), f".{name}{MARK}")
-            self._clean(self._inside(), inside)
+            self._clean(self._inside(), INSIDE)
         if self._is_there and mode == "error":
             raise ResourceError(f"{path} is there already: use mode='overwrite' or 'append', or another path")
         if self._is_there and mode == "overwrite" and isinstance(system, fs.LocalFileSystem) and os.path.ismount(path):
@@ -124,7 +132,7 @@ class Commit:
                 f"{path} is where a file system is mounted, which no rename can replace: give a path below it"
             )
         self._adds = self._is_store or (self._is_there and mode == "append")
-        mark = inside if self._adds else f".{name}{MARK}"
+        mark = INSIDE if self._adds else f".{name}{MARK}"
         beside = self._path if self._adds else above
         named = f"{mark}{owner_of(os.getpid())}-{secrets.token_hex(8)}"
         self._temporary = f"{beside}/{named}" if beside.strip("/") else f"{slash}{named}"
@@ -185,8 +193,7 @@ class Commit:
                 targets = [f"{self._path}/{name}" for name in names]
                 with ThreadPoolExecutor(COPIES) as threads:
                     list(threads.map(self._system.copy_file, paths, targets))
-                with self._system.open_output_stream(f"{self._path}/{DONE}"):
-                    pass
+                self._system.copy_file(self.mark, f"{self._path}/{DONE}")  # empty too, and never an upload that is left
             else:
                 self._folders(self._path, names)
                 for path, name in zip(paths, names, strict=True):
@@ -264,9 +271,9 @@ class Commit:
         """
         own = self._temporary.rpartition("/")[2]
         for info in self._inside():
-            if not info.base_name.startswith(f"_temporary{MARK}"):
+            if not info.base_name.startswith(INSIDE):
                 raise self._too_late()
-            if info.base_name != own and self._noted(f"{info.path}/{JOURNAL}"):
+            if info.base_name != own and names_in(self._system, f"{info.path}/{JOURNAL}"):
                 raise ResourceError(
                     f"{self._path} is being made by another write, {info.base_name}: run this one again, to another "
                     "path, or with mode='append'; if that one was killed on another host, remove its directory"
@@ -342,15 +349,20 @@ class Commit:
     def _clean(self, infos: Sequence[Any], mark: str) -> bool:
         """Remove temporary files and half-finished appends of dead drivers of this host, and of this one's own.
 
+        Those of other hosts are removed when nothing has come of them for :data:`FORGOTTEN_DAYS`, and told until then.
         Returns whether there were some.
         """
         cleans = False
         for info in infos:
             owner = info.base_name.removeprefix(mark).removesuffix(f"-{GONE}").rpartition("-")[0]
-            if not info.base_name.startswith(mark) or not (is_dead(owner) or info.path in _left_over):
+            if not info.base_name.startswith(mark):
+                continue
+            is_over = is_dead(owner) or info.path in _left_over
+            if not is_over and not is_forgotten(self._system, owner, info.path):
+                self._tell(info, owner)
                 continue
             cleans = True
-            added = self._noted(f"{info.path}/{JOURNAL}")
+            added = names_in(self._system, f"{info.path}/{JOURNAL}") or []
             seen, why = self._drop(added)
             if seen:
                 raise ResourceError(
@@ -364,6 +376,23 @@ class Commit:
                 _left_over.discard(info.path)
         return cleans
 
+    def _tell(self, info: Any, owner: str) -> None:
+        """Say which files others than fastbuf's readers may see of a write of another host, if it was killed."""
+        names = names_in(self._system, f"{info.path}/{JOURNAL}") if is_of_another_host(owner) else None
+        if names:
+            log.warning(
+                "%s: a write of another host is putting %d files into place, or was killed as it did, and readers but "
+                "fastbuf's may see some of them: if it does not run any more, delete the files that %s names "
+                "(%s%s), and then %s; else a write that comes %d days later does",
+                self._path,
+                len(names),
+                f"{info.path}/{JOURNAL}",
+                ", ".join(f"{self._path}/{name}" for name in names[:SHOWN]),
+                "" if len(names) <= SHOWN else ", ...",
+                info.path,
+                FORGOTTEN_DAYS,
+            )
+
     def _drop(self, names: Sequence[str]) -> tuple[list[str], str]:
         """Take files out of the sight of readers; those that could not be, and why."""
         seen, why = [], ""
@@ -376,46 +405,3 @@ class Commit:
                 seen.append(name)
                 why = str(error)
         return seen, why
-
-    def _noted(self, path: str) -> list[str]:
-        try:
-            with self._system.open_input_stream(path) as stream:
-                return [str(name) for name in json.loads(stream.read())]
-        except (OSError, ValueError):
-            return []
-
-
-def _host() -> str:
-    """This host, and the space of its process ids: containers may share the name of a host without these."""
-    try:
-        space = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        space = ""
-    return hashlib.sha256(f"{socket.gethostname()} {space}".encode()).hexdigest()[:12]
-
-
-def owner_of(pid: int) -> str:
-    """A process of this host, for directory names: host, pid and start time, since a pid can be used again."""
-    return f"{_host()}.{pid}.{_began(pid)}"
-
-
-def _began(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
-
-
-def is_dead(owner: str) -> bool:
-    """Whether a driver is known to be dead; unknown for other hosts."""
-    host, _, rest = owner.partition(".")
-    pid, _, began = rest.partition(".")
-    if host != _host() or not pid.isdigit():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:  # another user's
-        pass
-    return _began(int(pid)) not in ("", began)

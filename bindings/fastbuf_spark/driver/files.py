@@ -14,6 +14,7 @@ from fastbuf.errors import ConfigError, ResourceError, SchemaError
 from fastbuf_spark.driver.directory_names import values_of
 from fastbuf_spark.driver.file_systems import file_system
 from fastbuf_spark.driver.reader_options import is_true
+from fastbuf_spark.driver.unfinished import complete
 from fastbuf_spark.worker.reading import changed
 from fastbuf_spark.worker.stores import children, errors_of_client, is_store, kinds
 
@@ -154,12 +155,12 @@ def _looked_at(system: Any, path: str) -> tuple[Any, Iterable[Any]]:
     path = path.rstrip("/") or path  # to a store, a file with a slash behind it is another one
     if is_store(system):
         with suppress(NotADirectoryError):
-            if inside := _all_below(system, path):
+            if inside := complete(system, lambda: _all_below(system, path)):
                 return fs.FileInfo(path, fs.FileType.Directory), inside
     info = system.get_file_info(path)
     if info.type == fs.FileType.NotFound:
         raise NothingThere(f"{path} does not exist")
-    return info, _below(system, path) if info.type == fs.FileType.Directory else ()
+    return info, complete(system, lambda: _below(system, path)) if info.type == fs.FileType.Directory else ()
 
 
 def _all_below(system: Any, folder: str) -> list[Any]:

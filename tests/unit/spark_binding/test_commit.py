@@ -20,7 +20,7 @@ import pytest
 from pyarrow import fs
 
 from fastbuf.errors import ConfigError, ResourceError
-from fastbuf_spark.driver import commit
+from fastbuf_spark.driver import commit, unfinished
 from fastbuf_spark.driver.commit import Commit
 from fastbuf_spark.driver.file_systems import file_system
 from fastbuf_spark.worker.writing import Write, folder_of
@@ -395,13 +395,13 @@ def test_an_interrupt_between_the_two_renames_of_an_overwrite(tmp_path: Path, mo
 def test_only_a_process_that_is_known_to_be_gone_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     me, gone = os.getpid(), subprocess.Popen(["true"])
     gone.wait()
-    assert not commit.is_dead(commit.owner_of(me))
-    assert commit.is_dead(f"{commit.owner_of(me)}9"), "another one had this number"
-    assert commit.is_dead(f"{commit._host()}.{gone.pid}.5")
-    assert not commit.is_dead(f"0123456789ab.{gone.pid}.5"), "another host's"
-    assert not commit.is_dead("no owner")
-    monkeypatch.setattr(commit, "_began", lambda pid: "")  # as where /proc hides the processes of other users
-    assert not commit.is_dead(f"{commit._host()}.{me}.5")
+    assert not unfinished.is_dead(unfinished.owner_of(me))
+    assert unfinished.is_dead(f"{unfinished.owner_of(me)}9"), "another one had this number"
+    assert unfinished.is_dead(f"{unfinished._host()}.{gone.pid}.5")
+    assert not unfinished.is_dead(f"0123456789ab.{gone.pid}.5"), "another host's"
+    assert not unfinished.is_dead("no owner")
+    monkeypatch.setattr(unfinished, "_began", lambda pid: "")  # as where /proc hides the processes of other users
+    assert not unfinished.is_dead(f"{unfinished._host()}.{me}.5")
 
 
 def test_where_a_file_system_is_mounted_is_not_overwritten() -> None:
