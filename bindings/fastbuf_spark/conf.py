@@ -8,7 +8,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,7 +72,7 @@ _UNIT_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True)
 class ShuffleConf:
-    """The settings of a shuffle.  Every field is also a Spark setting, ``spark.fastbuf.<camelCase>``.
+    """The settings of a shuffle.  Every field but the last is also a Spark setting, ``spark.fastbuf.<camelCase>``.
 
     In both, sizes may be texts with a suffix (``"64m"``), and times texts with a unit (``"100ms"``).
 
@@ -141,6 +141,10 @@ class ShuffleConf:
     file_servers
         Whether each executor has a process that gives other hosts the rows of these files.  ``False``: on several
         hosts rows go through Spark's shuffle, or lie in a ``held_directory`` that all of them share.
+    storage_options
+        How the files that the job reads and writes are reached in a store of objects, by deltalake's names
+        (``{"AWS_ACCESS_KEY_ID": ...}``): credentials, endpoint, region.  They are not shown.  Default: what the session
+        has for Spark's own reader of S3 (``spark.hadoop.fs.s3a.access.key`` and the like), and the environment.
 
     Raises
     ------
@@ -178,11 +182,12 @@ class ShuffleConf:
     mode: str = "auto"
     ui: bool = False
     ui_port: int = 0
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
+        for each in fields(self):
             # The class is frozen, but here given values are converted to the fields' types
-            object.__setattr__(self, field.name, _typed(field.name, str(field.type), getattr(self, field.name)))
+            object.__setattr__(self, each.name, _typed(each.name, str(each.type), getattr(self, each.name)))
         if self.transport not in TRANSPORTS:
             raise ConfigError(f"transport is {self.transport!r}: it must be one of {', '.join(TRANSPORTS)}")
         if self.mode not in MODES:
@@ -279,16 +284,16 @@ class ShuffleConf:
         settings
             Spark's settings by name; names without the prefix are ignored.
         """
-        by_name = {_camel(field.name): field for field in fields(cls)}
+        by_name = {_camel(each.name): each for each in fields(cls) if each.name != "storage_options"}
         values: dict[str, Any] = {}
         for name, value in settings.items():
             if not name.startswith(PREFIX):
                 continue
-            field = by_name.get(name[len(PREFIX) :])
-            if field is None:
+            setting = by_name.get(name[len(PREFIX) :])
+            if setting is None:
                 settings_are = ", ".join(PREFIX + k for k in sorted(by_name))
                 raise ConfigError(f"{name} is not a setting; the settings are: {settings_are}")
-            values[field.name] = _parse(name, str(field.type), value)
+            values[setting.name] = _parse(name, str(setting.type), value)
         return cls(**values)
 
     @classmethod
@@ -331,6 +336,10 @@ def _camel(name: str) -> str:
 
 def _typed(name: str, kind: str, value: Any) -> Any:
     """A value converted to its field's type; texts are parsed like Spark's settings."""
+    if kind == "Mapping[str, str]":
+        if isinstance(value, Mapping) and all(isinstance(each, str) for pair in value.items() for each in pair):
+            return dict(value)
+        raise ConfigError(f"{name} must be a dict of texts, as {{'AWS_ACCESS_KEY_ID': ...}}")  # not shown: a secret
     if isinstance(value, str):
         return _parse(name, kind, value)
     what = f"{name} is {value!r:.100} ({type(value).__name__})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import itertools
+import json
 import subprocess
 import sys
 import threading
@@ -14,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+FAULTS = {"busy_each": 7, "reset_each": 11, "latency_s": 0.005}
 BUSY = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate</Message></Error>"
 
 
@@ -32,6 +35,7 @@ class Proxy(ThreadingHTTPServer):
             False
         )  # whether a request is never answered; `stuck` says so
         self.stuck, self.ends = threading.Event(), threading.Event()
+        self.accounts: dict[str, str] = {}  # the access key, and no other, that a bucket opens to
         self.numbers = itertools.count(1)
         self.faults = 0
 
@@ -66,6 +70,10 @@ class _Handler(BaseHTTPRequestHandler):
             if self.server.token_left < 0:
                 self._answer(403, [("Content-Type", "application/xml")], EXPIRED)
                 return
+        owner = self.server.accounts.get(self.path.strip("/").partition("/")[0].partition("?")[0])
+        if owner is not None and f"Credential={owner}/" not in self.headers.get("Authorization", ""):
+            self._answer(403, [("Content-Type", "application/xml")], DENIED)
+            return
         target = http.client.HTTPConnection("127.0.0.1", self.server.target, timeout=60)
         headers = {name: value for name, value in self.headers.items() if name.lower() != "transfer-encoding"}
         if body:
@@ -135,16 +143,18 @@ def passed_on(port: int) -> Iterator[Proxy]:
 
 
 @contextmanager
-def served_apart() -> Iterator[str]:
-    """A store with faults in a process of its own, for clients that hold Python's lock while they wait; its address."""
-    with subprocess.Popen(
-        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as server:
+def served_apart(**settings: Any) -> Iterator[str]:
+    """A store in a process of its own, for clients that hold Python's lock while they wait; its address.
+
+    ``settings`` are attributes of the proxy; without any it is slow and has faults.
+    """
+    command = [sys.executable, __file__, json.dumps(settings or FAULTS)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         yield server.stdout.readline().strip()
         server.stdin.close()
-        assert int(server.stdout.read()) > 3, "faults"
+        assert int(server.stdout.read()) > 3 or settings, "faults"
 
 
 def store(proxy: Proxy, **options: Any) -> Any:
@@ -155,19 +165,13 @@ def store(proxy: Proxy, **options: Any) -> Any:
 def store_at(address: str, **options: Any) -> Any:
     from pyarrow import fs
 
-    return fs.S3FileSystem(
-        access_key="someone",
-        secret_key="s3cr3t",
-        endpoint_override=address,
-        scheme="http",
-        region="us-east-1",
-        **options,
-    )
+    account = {"access_key": "someone", "secret_key": "s3cr3t", "region": "us-east-1", **options}
+    return fs.S3FileSystem(endpoint_override=address, scheme="http", **account)
 
 
 if __name__ == "__main__":
     with served() as made:
-        made.busy_each, made.reset_each, made.latency_s = 7, 11, 0.005
+        vars(made).update(json.loads(sys.argv[1]))
         print(made.address, flush=True)
         sys.stdin.read()
         print(made.faults, flush=True)

@@ -37,7 +37,7 @@ def fails(batches: Any) -> Any:
         raise ValueError("no more")
 
 
-@nightly(place=["azure", "hdfs"])
+@nightly(place=["s3", "azure", "hdfs"])
 def test_files_in_and_out(spark: Any, place: Place, capsys: Any) -> None:
     """Several files and directories of values; nothing but the files is left, and no secret is shown."""
     of: dict[str, Any] = {"filesystem": place.system}

@@ -6,6 +6,7 @@ What each kind of store must do is in test_kinds_of_stores.py.
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import subprocess
 import sys
@@ -156,7 +157,7 @@ def is_copy(request: Any) -> bool:
 
 
 @pytest.mark.parametrize("mode", ["append", pytest.param("error", marks=nightly)])
-@pytest.mark.parametrize("where", ["this host", "another"])
+@pytest.mark.parametrize("where", [pytest.param("this host", marks=nightly), "another"])
 def test_a_driver_that_is_killed_amid_its_copies(
     proxy: Proxy, mode: str, where: str, monkeypatch: Any, caplog: Any
 ) -> None:
@@ -254,6 +255,56 @@ def test_uris(proxy: Proxy, monkeypatch: Any) -> None:
     with pytest.raises(ConfigError) as error:
         file_system("s3a://someone:s3cr3t@bucket/a", None)
     assert "s3cr3t" not in str(error.value)
+
+
+def test_credentials_of_a_job_and_of_a_session(spark: Any, monkeypatch: Any, caplog: Any, capsys: Any) -> None:
+    """Each bucket has an account of its own, and the environment none; nothing shows the secrets."""
+    caplog.set_level("DEBUG", "fastbuf_spark")
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    with served_apart(accounts={"theirs": "other", "bucket": "someone"}) as address:
+        store_at(address, access_key="other", allow_bucket_creation=True).create_dir("theirs")
+        endpoint = {"AWS_ENDPOINT_URL": f"http://{address}", "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
+        conf = fbs.ShuffleConf(
+            storage_options={"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "s3cr3t", **endpoint}
+        )
+        df = spark.range(6).coalesce(2)
+        settings = {
+            "fs.s3a.endpoint": f"http://{address}",
+            "fs.s3a.endpoint.region": "us-east-1",
+            "fs.s3a.access.key": "someone",
+            "fs.s3a.secret.key": "s3cr3t",
+            "fs.s3a.bucket.theirs.access.key": "other",
+        }
+        assert fbs.pipeline(df, conf=conf).write_parquet("s3a://bucket/mine").rows == 6
+        read = fbs.read_parquet(spark, "s3://bucket/mine", conf=conf)
+        assert read.count() == 6
+        assert fbs.pipeline(df, conf=conf).write_delta("s3://bucket/mine-delta").rows == 6
+        table = fbs.read_delta(spark, "s3://bucket/mine-delta", conf=conf)
+        assert table.count() == 6
+        with pytest.raises(ResourceError, match="ACCESS_DENIED") as refused:
+            fbs.read_parquet(spark, "s3://theirs/x", conf=conf)
+        try:
+            for name, value in settings.items():
+                spark.conf.set(name, value)
+            theirs = fbs.read_parquet(spark, "s3a://bucket/mine").map_in_arrow(lambda batches: batches, "id long")
+            assert theirs.write_parquet("s3a://theirs/all").rows == 6
+            assert fbs.write_delta(df, "s3a://theirs/delta").rows == 6
+            assert fbs.read_delta(spark, "s3a://theirs/delta").count() == 6
+            assert fbs.read_parquet(spark, "s3a://theirs/all").count() == 6
+        finally:
+            for name in settings:
+                spark.conf.unset(name)
+        for each in (read, table, theirs):
+            each.explain()
+            each.to_df().explain(True)
+        told = [
+            *map(repr, (read, read._start, table._start, conf)),
+            caplog.text,
+            *capsys.readouterr(),
+            str(refused.value),
+        ]
+        assert "s3cr3t" not in "".join(told)
 
 
 @nightly

@@ -12,6 +12,7 @@ from fastbuf_spark.driver.commit import MODES, Commit
 from fastbuf_spark.driver.file_systems import file_system
 from fastbuf_spark.driver.jobs import cancelled_with
 from fastbuf_spark.driver.reader_options import is_true
+from fastbuf_spark.driver.store_options import storage_of
 from fastbuf_spark.driver.writer_options import directories, writing
 from fastbuf_spark.formats.base import BATCH_ROWS, Format
 from fastbuf_spark.formats.ipc import Ipc
@@ -149,12 +150,12 @@ def _write(
 
     source = pipeline(df)
     check_mode(mode, MODES)
-    system, paths = file_system(path, filesystem)
+    at, plan = source._terminal()
+    system, paths = file_system(path, filesystem, storage_of(plan.spark, plan.conf))
     if len(paths) != 1:
         raise ConfigError(f"path is {path!r:.100}: give the path of one directory")
     if "*" in paths[0] or "?" in paths[0]:
         raise ConfigError(f"path {paths[0]!r:.100} has a wildcard: give the path of one directory")
-    at, plan = source._terminal()
     spark, schema = plan.spark, at.schema
     compression, limits = how(spark)
     case = is_true(spark.conf.getAll, "spark.sql.caseSensitive")

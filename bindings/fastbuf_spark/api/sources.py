@@ -6,14 +6,18 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastbuf_spark.api.pipelines import Pipeline
+from fastbuf_spark.driver.checks import check_conf
 from fastbuf_spark.driver.delta import delta_source
 from fastbuf_spark.driver.reader_options import read_options
 from fastbuf_spark.driver.sources import Asked, dataset_source, files_source
+from fastbuf_spark.driver.store_options import storage_of
 from fastbuf_spark.formats import format_of
 from fastbuf_spark.schema import struct_type
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
+
+    from fastbuf_spark.conf import ShuffleConf
 
 
 def read_parquet(
@@ -25,6 +29,7 @@ def read_parquet(
     schema: StructType | str | None = None,
     partition_types: Mapping[str, str] | None = None,
     filesystem: Any = None,
+    conf: ShuffleConf | None = None,
     **options: Any,
 ) -> Pipeline:
     """Read Parquet files, with the same columns, types and values as ``spark.read.parquet``.
@@ -50,6 +55,8 @@ def read_parquet(
     filesystem
         A file system of pyarrow or fsspec; default: that of the URI, or the local one.  Workers must be able to reach
         it.
+    conf
+        The pipeline's settings, as for :func:`pipeline`, with ``storage_options`` for a store of objects.
     **options
         Options of Spark's reader, such as ``mergeSchema=True``, ``recursiveFileLookup``, ``pathGlobFilter`` and
         ``basePath``.  One that is not honoured is refused by name, and so is a setting of the session; the docs have a
@@ -70,7 +77,7 @@ def read_parquet(
     from pyspark.sql.types import DataType
 
     types = {name: DataType.fromDDL(kind) for name, kind in dict(partition_types or {}).items()}
-    return _read(spark, "parquet", path, schema, columns, filter, filesystem, options, types)
+    return _read(spark, "parquet", path, schema, columns, filter, filesystem, options, types, conf)
 
 
 def _read(
@@ -83,12 +90,14 @@ def _read(
     filesystem: Any,
     options: Mapping[str, Any],
     types: Mapping[str, DataType] | None = None,
+    conf: ShuffleConf | None = None,
 ) -> Pipeline:
     """Files of the format of this name."""
+    check_conf(conf)
     honoured = read_options(spark, name, options)
     struct = None if schema is None else struct_type(schema)
-    asked = Asked(spark, f"read_{name}", path, columns, filter, filesystem, honoured)
-    return Pipeline(files_source(asked, format_of(name, honoured), struct, types))
+    asked = Asked(spark, f"read_{name}", path, columns, filter, filesystem, honoured, storage_of(spark, conf))
+    return Pipeline(files_source(asked, format_of(name, honoured), struct, types), conf=conf)
 
 
 def read_csv(
@@ -102,6 +111,7 @@ def read_csv(
     columns: Iterable[str] | None = None,
     filter: Any = None,
     filesystem: Any = None,
+    conf: ShuffleConf | None = None,
     **options: Any,
 ) -> Pipeline:
     """Read files of comma-separated values, like ``spark.read.csv`` with these arguments.
@@ -129,7 +139,7 @@ def read_csv(
     16 MiB.
     """
     settings = {"header": header, "sep": sep, "escape": escape, **options}
-    return _read(spark, "csv", path, schema, columns, filter, filesystem, settings)
+    return _read(spark, "csv", path, schema, columns, filter, filesystem, settings, conf=conf)
 
 
 def read_json(
@@ -140,6 +150,7 @@ def read_json(
     columns: Iterable[str] | None = None,
     filter: Any = None,
     filesystem: Any = None,
+    conf: ShuffleConf | None = None,
     **options: Any,
 ) -> Pipeline:
     """Read files with one JSON object per line, like ``spark.read.schema(schema).json``.
@@ -156,7 +167,7 @@ def read_json(
     A value of a wrong type, a name that occurs twice in an object, or a line without an object, is an error; Spark
     returns nulls, or the last value.  Each file is read by one task.  Lines: at most 16 MiB.
     """
-    return _read(spark, "json", path, schema, columns, filter, filesystem, options)
+    return _read(spark, "json", path, schema, columns, filter, filesystem, options, conf=conf)
 
 
 def read_ipc(
@@ -166,6 +177,7 @@ def read_ipc(
     filter: Any = None,
     *,
     filesystem: Any = None,
+    conf: ShuffleConf | None = None,
     **options: Any,
 ) -> Pipeline:
     """Read Arrow IPC files (``.arrow``, ``.feather``), which Spark cannot read.
@@ -173,7 +185,7 @@ def read_ipc(
     Parameters are those of :func:`read_parquet`.  Types are those of Spark for Parquet files with the same columns:
     unsigned ones become the next wider ones, and timestamps without a zone ``timestamp_ntz``.
     """
-    return _read(spark, "ipc", path, None, columns, filter, filesystem, options)
+    return _read(spark, "ipc", path, None, columns, filter, filesystem, options, conf=conf)
 
 
 def read_orc(
@@ -184,6 +196,7 @@ def read_orc(
     *,
     schema: StructType | str | None = None,
     filesystem: Any = None,
+    conf: ShuffleConf | None = None,
     **options: Any,
 ) -> Pipeline:
     """Read ORC files, with the same columns, types and values as ``spark.read.orc``.
@@ -195,7 +208,7 @@ def read_orc(
     A timestamp that Arrow does not have, before 1677 or after 2262, is an error, and so is one of an hour that a clock
     in the zone of Spark's JVM shows twice: only Spark tells which one it is.
     """
-    return _read(spark, "orc", path, schema, columns, filter, filesystem, options)
+    return _read(spark, "orc", path, schema, columns, filter, filesystem, options, conf=conf)
 
 
 def read_avro(
@@ -206,6 +219,7 @@ def read_avro(
     *,
     schema: StructType | str | None = None,
     filesystem: Any = None,
+    conf: ShuffleConf | None = None,
     **options: Any,
 ) -> Pipeline:
     """Read Avro files, with the columns and types of Spark's own reader; needs the package fastavro, on workers too.
@@ -217,7 +231,7 @@ def read_avro(
     A union is read if it is of one type and null, of ``int`` and ``long``, or of ``float`` and ``double``; a column of
     another one is refused, and so is one of times of a day, nanoseconds or durations.
     """
-    return _read(spark, "avro", path, schema, columns, filter, filesystem, options)
+    return _read(spark, "avro", path, schema, columns, filter, filesystem, options, conf=conf)
 
 
 def scan(spark: Any, dataset: Any, columns: Iterable[str] | None = None, filter: Any = None) -> Pipeline:
@@ -238,6 +252,7 @@ def read_delta(
     *,
     filesystem: Any = None,
     storage_options: Mapping[str, str] | None = None,
+    conf: ShuffleConf | None = None,
 ) -> Pipeline:
     """Read a Delta table, or a version of it; needs the package deltalake on the driver.
 
@@ -254,7 +269,10 @@ def read_delta(
         A file system of pyarrow or fsspec by which workers read; default: that of the URI and of
         ``storage_options``, or the local one.
     storage_options
-        What deltalake takes to open the table; workers read from S3 by it, too.  It is not shown.
+        What deltalake takes to open the table; workers read from S3 by it, too.  It is not shown.  Default: those of
+        ``conf``, or what the session has for Spark's own reader of S3.
+    conf
+        The pipeline's settings, as for :func:`pipeline`.
 
     Returns
     -------
@@ -268,4 +286,6 @@ def read_delta(
     ResourceError
         There is no such table, or version.
     """
-    return Pipeline(delta_source(spark, path, version, timestamp, columns, filter, filesystem, storage_options))
+    check_conf(conf)
+    given = storage_options or storage_of(spark, conf)(str(path))
+    return Pipeline(delta_source(spark, path, version, timestamp, columns, filter, filesystem, given), conf=conf)

@@ -17,6 +17,7 @@ from fastbuf_spark.driver.commit import GONE, CommitUnknown
 from fastbuf_spark.driver.delta import location, opened
 from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns, check_table, existing
 from fastbuf_spark.driver.jobs import cancelled_with
+from fastbuf_spark.driver.store_options import storage_of
 from fastbuf_spark.driver.table_columns import check_replaced, partition_values, renamed
 from fastbuf_spark.driver.unfinished import is_dead, is_forgotten, owner_of
 from fastbuf_spark.driver.uploads import end_uploads
@@ -73,7 +74,8 @@ def write_delta(
         A file system of pyarrow or fsspec by which workers write; default: that of the URI and of
         ``storage_options``, or the local one.
     storage_options
-        What deltalake takes to open the table; workers write to S3 by it, too.  It is not shown.
+        What deltalake takes to open the table; workers write to S3 by it, too.  It is not shown.  Default: those of the
+        pipeline's settings, or what the session has for Spark's own reader of S3.
 
     Returns
     -------
@@ -96,11 +98,11 @@ def write_delta(
     """
     from fastbuf_spark.api.pipelines import pipeline
 
-    source = pipeline(df)
+    at, plan = pipeline(df)._terminal()
     check_mode(mode, MODES)
     check_overwrites(mode, predicate=predicate, read_version=read_version)
+    storage_options = storage_options or storage_of(plan.spark, plan.conf)(str(path))
     system, root, uri = location(path, filesystem, storage_options)
-    at, plan = source._terminal()
     table = existing(uri, storage_options) if read_version is None else opened(uri, storage_options, read_version)
     if table is not None and mode == "error":
         raise ResourceError(f"{uri} is there already: use mode='append' or 'overwrite', or another path")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fastbuf.errors import ConfigError, ResourceError
-from fastbuf_spark.driver.store_options import AZURE, azure_of, environment_of_azure
+from fastbuf_spark.driver.store_options import AZURE, Storage, azure_of, environment_of_azure, store_of
 from fastbuf_spark.worker.stores import is_store, patient
 
 #: What a URI is opened with: a small file of S3 is one request, and never an upload that somebody left; of Google's a
@@ -26,7 +26,7 @@ _ONE_SLASH = re.compile("(s3[an]?|gc?s|abfss?|wasbs?|az|adl|hdfs|webhdfs|viewfs|
 _LOCAL = re.compile(r"file:(//(localhost)?(?=/)|(?=/(?!/)))", re.I)  #: how the URI of a local path begins
 
 
-def file_system(path: Any, filesystem: Any) -> tuple[Any, list[str]]:
+def file_system(path: Any, filesystem: Any, storage: Storage | None = None) -> tuple[Any, list[str]]:
     """The file system of one or more paths, and the paths in it.
 
     Parameters
@@ -35,6 +35,8 @@ def file_system(path: Any, filesystem: Any) -> tuple[Any, list[str]]:
         One or more paths or URIs, of the same file system.
     filesystem
         A file system of pyarrow or fsspec; None: that of the URI, else the local one.
+    storage
+        Gives options for a URI's store; what they leave out comes from the environment.
 
     Raises
     ------
@@ -75,7 +77,7 @@ def file_system(path: Any, filesystem: Any) -> tuple[Any, list[str]]:
             scheme, _, inside = each.partition(":/")
             raise ConfigError(f"{each} is no path of this host: give {scheme}://, the place (or /), then {inside}")
         is_uri = local_path == each and "://" in each
-        locations.append(_by_uri(each) if is_uri else (fs.LocalFileSystem(), local_path))
+        locations.append(_by_uri(each, storage) if is_uri else (fs.LocalFileSystem(), local_path))
     if any(system != locations[0][0] for system, _ in locations):
         raise ConfigError("the paths are of several file systems: read them one by one")
     local = isinstance(locations[0][0], fs.LocalFileSystem)
@@ -117,14 +119,15 @@ def _in_store(path: str) -> str:
     return f"{place}{slash}{inside}"
 
 
-def _by_uri(uri: str) -> tuple[Any, str]:
+def _by_uri(uri: str, storage: Storage | None) -> tuple[Any, str]:
     import pyarrow as pa
     from pyarrow import fs
 
     scheme, _, rest = uri.partition("://")
     if re.match(r"[^/]*:[^/]*@", rest):
         raise ConfigError(
-            f"the {scheme} URI has credentials, which would be shown: give them by the environment, or filesystem="
+            f"the {scheme} URI has credentials, which would be shown: give them by the environment, a job's "
+            "ShuffleConf(storage_options=...), Spark's settings fs.s3a.*, or filesystem="
         )
     place, _, inside = rest.partition("/")
     scheme = _NAMES.get(scheme.lower(), scheme.lower())
@@ -133,7 +136,9 @@ def _by_uri(uri: str) -> tuple[Any, str]:
     if scheme == "hdfs":
         _check_connects(uri, place)
     try:
-        if scheme in AZURE and (azure := azure_of(base, environment_of_azure())):
+        if storage is not None and (given := store_of(base, storage(base))) is not None:
+            system, root = given, _in_store(base)
+        elif scheme in AZURE and (azure := azure_of(base, environment_of_azure())):
             system, root = azure
         else:
             try:

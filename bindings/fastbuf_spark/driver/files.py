@@ -14,6 +14,7 @@ from fastbuf.errors import ConfigError, ResourceError, SchemaError
 from fastbuf_spark.driver.directory_names import values_of
 from fastbuf_spark.driver.file_systems import file_system
 from fastbuf_spark.driver.reader_options import is_true
+from fastbuf_spark.driver.store_options import Storage
 from fastbuf_spark.driver.unfinished import complete
 from fastbuf_spark.worker.reading import changed
 from fastbuf_spark.worker.stores import children, errors_of_client, is_store, kinds
@@ -62,11 +63,11 @@ class Listing(NamedTuple):
     summaries: list[str]
 
 
-def listed(path: Any, filesystem: Any, options: Mapping[str, str]) -> Listing:
+def listed(path: Any, filesystem: Any, options: Mapping[str, str], storage: Storage | None = None) -> Listing:
     """The file system of one or more paths, and the files of these."""
-    system, paths = file_system(path, filesystem)
+    system, paths = file_system(path, filesystem, storage)
     base = options.get("basePath")
-    root = file_system(base, filesystem)[1][0].rstrip("/") + "/" if base else ""
+    root = file_system(base, filesystem, storage)[1][0].rstrip("/") + "/" if base else ""
     with errors_of_client(paths[0]):
         return list_files(system, paths, options, root)
 

@@ -15,6 +15,7 @@ from fastbuf_spark.driver.file_types import REFUSED, nullable, of_arrow
 from fastbuf_spark.driver.plan import requests
 from fastbuf_spark.driver.reader_options import is_true
 from fastbuf_spark.driver.staged import Staged
+from fastbuf_spark.driver.store_options import Storage
 from fastbuf_spark.expressions import check_filter, needs_values, used
 from fastbuf_spark.formats.base import Format, OfDataset
 from fastbuf_spark.formats.parquet import Parquet
@@ -77,6 +78,7 @@ class Asked:
     filter: Any
     filesystem: Any = None
     options: dict[str, str] = dataclasses.field(default_factory=dict)
+    storage: Storage | None = dataclasses.field(default=None, repr=False)
 
     def is_set(self, option: str, default: bool = False) -> bool:
         """Whether an option is true."""
@@ -84,7 +86,7 @@ class Asked:
 
     def listed(self) -> listing.Listing:
         """The file system, and the files there."""
-        return listing.listed(self.path, self.filesystem, self.options)
+        return listing.listed(self.path, self.filesystem, self.options, self.storage)
 
 
 def files_source(

@@ -1,13 +1,20 @@
-"""The file system of a table's files, by the options that deltalake takes to open the table."""
+"""Options and credentials of stores: those that deltalake takes, of a job's settings, and of Spark's own for S3."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
+from fastbuf_spark.pyspark_private import has_setting
 from fastbuf_spark.worker.stores import patient
+
+if TYPE_CHECKING:
+    from fastbuf_spark.conf import ShuffleConf
+
+#: Gives the options of a URI, by deltalake's names
+Storage = Callable[[str], Mapping[str, str]]
 
 #: Arguments of pyarrow's S3FileSystem, and deltalake's names of the options, which may begin with ``aws_``
 _S3 = {
@@ -21,6 +28,16 @@ _S3 = {
 }
 _FLAGS = ("anonymous", "force_virtual_addressing")
 _TRUE = ("true", "1", "yes", "y", "on")  # for the crate object_store, which reads them in deltalake
+
+#: deltalake's options, by names of Hadoop's settings behind ``fs.s3a.``
+_S3A = {
+    "AWS_ACCESS_KEY_ID": "access.key",
+    "AWS_SECRET_ACCESS_KEY": "secret.key",
+    "AWS_SESSION_TOKEN": "session.token",
+    "AWS_ENDPOINT_URL": "endpoint",
+    "AWS_REGION": "endpoint.region",
+}
+_AMAZONS = re.compile(r"(?:https?://)?s3(?:[.-]([a-z0-9-]+))?\.amazonaws\.com/?")  #: an endpoint that says a region
 
 #: Schemes of Azure's: pyarrow's, fsspec's, Hadoop's older ones
 AZURE = ("abfs", "abfss", "az", "wasb", "wasbs")
@@ -114,7 +131,7 @@ def store_of(uri: str, options: Mapping[str, str] | None) -> Any | None:
         decisive = {"account_name", "connection_string", "endpoint"}.union(*_AZURE.values())
         azure = azure_of(uri, options) if decisive & set(_of_azure(options)) else None
         return azure and azure[0]
-    if not options or scheme.lower() not in ("s3", "s3a"):
+    if not options or scheme.lower() not in ("s3", "s3a", "s3n"):
         return None
     given = {str(name).lower().removeprefix("aws_"): value for name, value in options.items()}
     arguments: dict[str, Any] = {}
@@ -136,3 +153,49 @@ def store_of(uri: str, options: Mapping[str, str] | None) -> Any | None:
         return patient(fs.S3FileSystem(**arguments, allow_delayed_open=True))
     except TypeError:  # an older pyarrow
         return patient(fs.S3FileSystem(**arguments))
+
+
+def storage_of(spark: Any, conf: ShuffleConf | None) -> Storage:
+    """What gives the options of a URI: a job's own settings, else those that the session has for Spark's reader of S3.
+
+    Parameters
+    ----------
+    conf
+        None: there are the session's alone.
+    """
+    options = dict(conf.storage_options) if conf is not None else {}
+    is_local = re.compile("(?!.*://)|file:", re.I).match
+    return lambda uri: {} if is_local(uri) else options or of_session(spark, uri)
+
+
+def of_session(spark: Any, uri: str) -> dict[str, str]:
+    """deltalake's options for a URI of S3's, by the session's ``spark.hadoop.fs.s3a.*`` and ``fs.s3a.*``.
+
+    Those of a bucket (``fs.s3a.bucket.NAME.*``) come first, as in Hadoop.
+    """
+    scheme, _, rest = uri.partition("://")
+    if scheme.lower() not in ("s3", "s3a", "s3n") or not has_setting(spark, "fs.s3a."):
+        return {}
+    bucket = rest.partition("/")[0]
+    settings = {name: str(value) for name, value in spark.conf.getAll.items() if "fs.s3a." in name}
+
+    def setting(name: str) -> str:
+        names = (f"{begin}fs.s3a.{of}{name}" for of in (f"bucket.{bucket}.", "") for begin in ("", "spark.hadoop."))
+        return next((settings[each].strip() for each in names if settings.get(each)), "")
+
+    options = {option: value for option, name in _S3A.items() if (value := setting(name))}
+    endpoint = options.get("AWS_ENDPOINT_URL", "")
+    if of_amazon := _AMAZONS.fullmatch(endpoint):
+        del options["AWS_ENDPOINT_URL"]
+        if of_amazon[1]:
+            options.setdefault("AWS_REGION", of_amazon[1])
+    elif endpoint:
+        scheme = "http" if setting("connection.ssl.enabled").lower() == "false" else "https"
+        options["AWS_ENDPOINT_URL"] = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
+        if options["AWS_ENDPOINT_URL"].startswith("http:"):
+            options["AWS_ALLOW_HTTP"] = "true"
+        if setting("path.style.access").lower() == "false":
+            options["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] = "true"
+    if "AnonymousAWSCredentialsProvider" in setting("aws.credentials.provider"):
+        options["AWS_SKIP_SIGNATURE"] = "true"
+    return options

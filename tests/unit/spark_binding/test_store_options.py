@@ -5,17 +5,21 @@ from __future__ import annotations
 import pickle
 import socket
 import sys
+from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from pyarrow import fs
 
 from fastbuf.errors import ConfigError, ResourceError
+from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver import file_systems
 from fastbuf_spark.driver.delta import location
 from fastbuf_spark.driver.file_systems import file_system
-from fastbuf_spark.driver.store_options import azure_of, environment_of_azure, store_of
+from fastbuf_spark.driver.store_options import azure_of, environment_of_azure, of_session, storage_of, store_of
 
 OPTIONS = {"AWS_ACCESS_KEY_ID": "someone", "aws_secret_access_key": "s3cr3t", "endpoint": "http://127.0.0.1:1"}
 
@@ -200,3 +204,68 @@ def test_a_file_system_that_neither_has(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ConfigError, match=r"fsspec is not there: pip install 'fastbuf\[fsspec\]'"):
         file_system("webdav://there/a", None)
+
+
+def session(**settings: str) -> Any:
+    """A session whose settings are those of Spark's reader of S3."""
+    return SimpleNamespace(conf=SimpleNamespace(getAll={f"spark.hadoop.fs.s3a.{k}": v for k, v in settings.items()}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        (
+            {"access.key": "a", "secret.key": "b", "session.token": "c", "endpoint.region": "eu-west-1"},
+            {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "SESSION_TOKEN": "c", "REGION": "eu-west-1"},
+        ),
+        ({"endpoint": "https://s3.eu-west-3.amazonaws.com"}, {"REGION": "eu-west-3"}),
+        ({"endpoint": "s3.amazonaws.com"}, {}),
+        ({"endpoint": "minio:9000"}, {"ENDPOINT_URL": "https://minio:9000"}),
+        (
+            {"endpoint": "minio:9000", "connection.ssl.enabled": "false", "path.style.access": "true"},
+            {"ENDPOINT_URL": "http://minio:9000", "ALLOW_HTTP": "true"},
+        ),
+        (
+            {"endpoint": "http://minio", "path.style.access": "False"},
+            {"ENDPOINT_URL": "http://minio", "ALLOW_HTTP": "true", "VIRTUAL_HOSTED_STYLE_REQUEST": "true"},
+        ),
+        (
+            {"aws.credentials.provider": "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"},
+            {"SKIP_SIGNATURE": "true"},
+        ),
+        ({"access.key": "a", "bucket.b.access.key": "own", "bucket.c.access.key": "x"}, {"ACCESS_KEY_ID": "own"}),
+        ({"threads.max": "5"}, {}),
+    ],
+)
+def test_settings_of_sparks_own_reader(settings: dict[str, str], options: dict[str, str]) -> None:
+    """A job's own options come first, and what is no store has none."""
+    spark = session(**settings)
+    assert of_session(spark, "s3a://b/t") == {f"AWS_{name}": value for name, value in options.items()}
+    assert of_session(spark, "gs://b/t") == {}
+    assert storage_of(spark, ShuffleConf(storage_options=OPTIONS))("s3://b/t") == OPTIONS
+    assert storage_of(spark, ShuffleConf(storage_options=OPTIONS))("file:///t") == {}
+    assert storage_of(spark, None)("/b/s3://t/x") == {}
+    if "ACCESS_KEY_ID" in options and "SECRET_ACCESS_KEY" in options:
+        system, [path] = file_system("s3a://b/t", None, storage_of(spark, None))
+        assert path == "b/t"
+        assert system.region == "eu-west-1"
+        assert system.__reduce__()[1][0]["session_token"] == "c"
+
+
+def test_a_sessions_setting_comes_before_the_ones_of_its_start() -> None:
+    spark = session(**{"access.key": "old"})
+    spark.conf.getAll["fs.s3a.access.key"] = "new"
+    assert of_session(spark, "s3://b/t") == {"AWS_ACCESS_KEY_ID": "new"}
+
+
+def test_a_jobs_options_are_not_shown() -> None:
+    conf = ShuffleConf(storage_options=OPTIONS)
+    assert "s3cr3t" not in repr(conf)
+    assert replace(conf, exclusive=3).storage_options == pickle.loads(pickle.dumps(conf)).storage_options == OPTIONS
+    assert hash(conf) == hash(ShuffleConf())
+    for wrong in ("s3cr3t", {"key": 5, "s3cr3t": "s3cr3t"}, [("s3cr3t", "s3cr3t")]):
+        with pytest.raises(ConfigError, match="storage_options must be a dict of texts") as error:
+            ShuffleConf(storage_options=wrong)  # type: ignore[arg-type]
+        assert "s3cr3t" not in str(error.value)
+    with pytest.raises(ConfigError, match="storageOptions is not a setting"):
+        ShuffleConf.from_settings({"spark.fastbuf.storageOptions": "s3cr3t"})
