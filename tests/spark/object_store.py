@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -31,9 +31,9 @@ class Proxy(ThreadingHTTPServer):
         self.busy_each = self.reset_each = 0
         self.latency_s = 0.0
         self.token_left: int | None = None  # requests that are answered before the token has expired; None: it does not
-        self.holds: Callable[[Any], bool] = lambda request: (
-            False
-        )  # whether a request is never answered; `stuck` says so
+        #: What is not answered; `stuck` says that there is such a request, and `ends` ends its connection
+        self.holds: Callable[[Any], bool] = lambda request: False
+        self.one_by_one = threading.Lock()
         self.stuck, self.ends = threading.Event(), threading.Event()
         self.accounts: dict[str, str] = {}  # the access key, and no other, that a bucket opens to
         self.numbers = itertools.count(1)
@@ -74,6 +74,12 @@ class _Handler(BaseHTTPRequestHandler):
         if owner is not None and f"Credential={owner}/" not in self.headers.get("Authorization", ""):
             self._answer(403, [("Content-Type", "application/xml")], DENIED)
             return
+        # moto looks whether an object is there, and makes it, in two steps
+        with self.server.one_by_one if "If-None-Match" in self.headers else nullcontext():
+            self._ask(body)
+
+    def _ask(self, body: bytes) -> None:
+        """Have the server answer."""
         target = http.client.HTTPConnection("127.0.0.1", self.server.target, timeout=60)
         headers = {name: value for name, value in self.headers.items() if name.lower() != "transfer-encoding"}
         if body:
@@ -167,6 +173,12 @@ def store_at(address: str, **options: Any) -> Any:
 
     account = {"access_key": "someone", "secret_key": "s3cr3t", "region": "us-east-1", **options}
     return fs.S3FileSystem(endpoint_override=address, scheme="http", **account)
+
+
+def delta_options(address: str) -> dict[str, str]:
+    """What deltalake takes to open a table there."""
+    options = {"ACCESS_KEY_ID": "someone", "SECRET_ACCESS_KEY": "s3cr3t", "ENDPOINT_URL": f"http://{address}"}
+    return {f"AWS_{name}": value for name, value in {**options, "REGION": "us-east-1", "ALLOW_HTTP": "true"}.items()}
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from pyarrow import fs
 
 pytest.importorskip("moto.server", reason="pip install 'moto[server]'")
 
-from object_store import Proxy, passed_on, served, served_apart, store, store_at
+from object_store import Proxy, delta_options, passed_on, served, served_apart, store, store_at
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, ResourceError
@@ -312,15 +312,9 @@ def test_delta_tables(spark: Any, capsys: Any) -> None:
     """Written and read with faults; a run that fails leaves no file, and no upload that is paid for."""
     deltalake = pytest.importorskip("deltalake", reason="pip install 'fastbuf[delta]'")
     boto3 = pytest.importorskip("boto3", reason="pip install 'moto[server]'")
-    secret = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "s3cr3t"}
     with served_apart() as address:
         system, uri = store_at(address), "s3://bucket/delta"
-        options = {
-            **secret,
-            "AWS_ENDPOINT_URL": f"http://{address}",
-            "AWS_REGION": "us-east-1",
-            "AWS_ALLOW_HTTP": "true",
-        }
+        options = delta_options(address)
         of: dict[str, Any] = {"storage_options": options}
         df = spark.range(40).selectExpr("id", "id % 2 as k")
         assert fbs.write_delta(df, uri, partition_by="k", **of).rows == 40
@@ -350,18 +344,61 @@ def test_delta_tables(spark: Any, capsys: Any) -> None:
         assert "s3cr3t" not in repr(read) + repr(read._start) + "".join(capsys.readouterr())
 
 
+def appending(address: str, path: str, first: int, count: int) -> Any:
+    """A driver that appends numbers to a Delta table, and waits for a word to begin."""
+    program = Path(__file__).with_name("store_delta_writer.py")
+    command = [sys.executable, str(program), address, path, str(first), str(count)]
+    driver = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    assert driver.stdout.readline() == "ready\n"
+    return driver
+
+
+@nightly
+def test_two_writers_of_a_delta_table_at_once() -> None:
+    """Of two that would make the same version, one makes the next."""
+    deltalake = pytest.importorskip("deltalake", reason="pip install 'fastbuf[delta]'")
+    with served_apart(latency_s=0.005) as address:
+        drivers = [appending(address, "bucket/two", first, 6) for first in (0, 10)]
+        for driver in drivers:
+            driver.stdin.close()
+        for driver in drivers:
+            with driver:
+                assert len(driver.stdout.readlines()) == 6
+            assert driver.returncode == 0
+        table = deltalake.DeltaTable("s3://bucket/two", storage_options=delta_options(address))
+        assert sorted(table.to_pyarrow_table()["x"].to_pylist()) == [*range(6), *range(10, 16)]
+        assert [each["version"] for each in table.history()] == [*range(11, -1, -1)]
+
+
+@nightly
+def test_a_driver_that_is_killed_as_it_writes_a_tables_log() -> None:
+    """Nobody sees its rows, though its files are there; those who come behind it go on."""
+    deltalake = pytest.importorskip("deltalake", reason="pip install 'fastbuf[delta]'")
+    with served_apart(busy_each=0) as address, passed_on(int(address.rpartition(":")[2])) as own:
+        driver = appending(own.address, "bucket/log", 0, 2)
+        own.holds = lambda request: request.command == "PUT" and "00000000000000000001.json" in request.path
+        driver.stdin.close()
+        assert own.stuck.wait(60)
+        driver.kill()
+        assert driver.stdout.read() == "0\n"
+        assert driver.wait() == -signal.SIGKILL
+        options = delta_options(address)
+        assert deltalake.DeltaTable("s3://bucket/log", storage_options=options).version() == 0
+        assert len([name for name in names(store_at(address), "bucket/log") if name.endswith(".parquet")]) == 2
+        with appending(address, "bucket/log", 7, 1) as other:
+            other.stdin.close()
+        table = deltalake.DeltaTable("s3://bucket/log", storage_options=options)
+        assert sorted(table.to_pyarrow_table()["x"].to_pylist()) == [0, 7]
+        driver.stdout.close()
+
+
 @nightly
 def test_a_stream_to_a_delta_table(spark: Any, tmp_path: Path) -> None:
     """Its workers have the credentials that deltalake has."""
     deltalake = pytest.importorskip("deltalake", reason="pip install 'fastbuf[delta]'")
     with served_apart() as address:
-        options = {
-            "AWS_ACCESS_KEY_ID": "someone",
-            "AWS_SECRET_ACCESS_KEY": "s3cr3t",
-            "AWS_ENDPOINT_URL": f"http://{address}",
-            "AWS_REGION": "us-east-1",
-            "AWS_ALLOW_HTTP": "true",
-        }
+        options = delta_options(address)
         uri = "s3://bucket/stream"
         query = numbered.numbered(spark, 3000, 1500.0).write_stream(
             fbs.to_delta(uri, "k", storage_options=options), tmp_path / "chk", every=0.5
