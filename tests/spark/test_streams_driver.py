@@ -20,6 +20,8 @@ from numbered import check, nothing_waits
 
 import fastbuf_spark as fbs
 from fastbuf.checkpoint.store import CheckpointInUse
+from fastbuf_spark.streams import messages
+from fastbuf_spark.streams.run import StreamRun
 
 ROWS, RATE = 4000, 2000.0
 
@@ -78,3 +80,25 @@ def test_a_driver_that_is_killed(spark: Any, tmp_path: Path, point: str) -> None
     assert query.await_termination(60)
     check(pq.read_table(tmp_path / "out", partitioning=None), ROWS)
     nothing_waits(tmp_path / "chk")
+
+
+def test_rows_that_are_told_last_are_there_at_the_end(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark may say that its job has ended before all is read that tasks sent."""
+    heard, overtaken = StreamRun.heard, []
+
+    def behind_the_job(run: StreamRun, connection: Any, message: Any) -> None:
+        if isinstance(message, messages.Collected) and run._final_done:
+            overtaken.append(run._job_ended.wait(30))
+            deadline = time.monotonic() + 0.5
+            while run._outcome is None and time.monotonic() < deadline:
+                time.sleep(0.01)  # that the query has seen the end of the job
+        heard(run, connection, message)
+
+    monkeypatch.setattr(StreamRun, "heard", behind_the_job)
+    sink = fbs.to_memory()
+    stream = fbs.stream_rate(spark, 0, rows=100, tasks=1).shuffle("value", partitions=1)
+    assert stream.write_stream(sink, tmp_path, every=60).await_termination(60)
+    assert overtaken == [True]
+    assert sorted(sink.table()["value"].to_pylist()) == list(range(100))

@@ -42,6 +42,7 @@ log = logging.getLogger("fastbuf_spark")
 CAUSE_S = 1.0  #: so long is waited for what Spark says of a task that vanishes; its own words would have come before
 GRACE_S = 0.2  #: and so long once Spark has ended the tasks: what they said is about to come
 JOIN_S = 120.0  #: tasks join within this time after the first: Spark starts all at once, as soon as there are slots
+HEARD_S = 10.0  #: what tasks sent before they ended is read within this time
 END_S = 60.0  #: how long the job of an ended run may take to go
 
 
@@ -150,6 +151,7 @@ class StreamRun:
         self._outcome: Outcome | None = None
         self._first_join = math.inf
         self._given_up_at = math.inf  # a task or the job was lost, and a cause is waited for until then
+        self._ends_at = math.inf  # the job has ended well; what its tasks sent is read until then
         self._suspicion = ""
         self._job_ended = threading.Event()
         self._over = threading.Event()
@@ -187,6 +189,8 @@ class StreamRun:
                     self._do(self.coordinator.tick(now, _wall_ms()))
                 elif now - self._first_join > JOIN_S and (missing := self._missing()):
                     self._fail(f"{len(missing)} of {len(self.tasks)} tasks did not start within {JOIN_S:g} s", False)
+                if now >= self._ends_at or (self._ends_at < math.inf and not self._connected()):
+                    self._outcome = self._outcome or Outcome("finished")
                 if now >= self._given_up_at:
                     self._fail(self._suspicion, False)
         except CheckpointInUse as error:
@@ -200,6 +204,9 @@ class StreamRun:
         """Something was lost: unless a task says by then why, that is the cause."""
         self._suspicion = self._suspicion or suspicion
         self._given_up_at = min(self._given_up_at, until)
+
+    def _connected(self) -> list[TaskView]:
+        return [view for view in self.tasks if view.connection is not None]
 
     def _missing(self) -> list[TaskView]:
         return [view for view in self.tasks if view.join is None]
@@ -271,7 +278,7 @@ class StreamRun:
                 self._tell_last(shares)
             case _JobEnded(error):
                 if self._is_done() and not error:  # else rows of the last checkpoint may not be committed
-                    self._outcome = Outcome("finished")
+                    self._ends_at = now + HEARD_S  # the last rows for a sink of the driver may not be read yet
                 elif self._missing() and (own := error_of_worker(error)):
                     self._fail(own, True)  # as of a function whose module no worker can import
                 else:
