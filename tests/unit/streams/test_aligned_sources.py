@@ -64,7 +64,9 @@ def most_windows(align_ms: int | None) -> tuple[int, int]:
 
 
 def test_windows_stay_few_where_sources_are_aligned() -> None:
-    assert most_windows(None) == (100, 100)
+    most, results = most_windows(None)
+    assert most > 30  # a hundred, if both threads that read get a processor
+    assert results == 100
     # The window that is open, five seconds of drift, and the batch of ten seconds that goes beyond
     most, results = most_windows(5000)
     assert most <= 1 + 5 + 10
