@@ -13,22 +13,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import quote, unquote
+from urllib.request import urlopen
 
 EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
-FAULTS = {"busy_each": 7, "reset_each": 11, "latency_s": 0.005}
+SET = "/-/"  # of a path that sets an attribute of the proxy, as name=value in JSON
+FAULTS = {"busy_each": 7, "reset_each": 11, "half_each": 9, "latency_s": 0.005}
 BUSY = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate</Message></Error>"
 
 
 class Proxy(ThreadingHTTPServer):
-    """Passes requests on; each ``busy_each``th is answered 503, each ``reset_each``th by the end of its connection."""
+    """Passes requests on; each ``busy_each``th is answered 503, each ``reset_each``th by the end of its connection.
+
+    Of each ``half_each``th answer to a GET half of the body comes, and then the end of the connection.
+    """
 
     daemon_threads = True
 
     def __init__(self, port: int) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.target = port
-        self.busy_each = self.reset_each = 0
+        self.busy_each = self.reset_each = self.half_each = 0
         self.latency_s = 0.0
         self.token_left: int | None = None  # requests that are answered before the token has expired; None: it does not
         #: What is not answered; `stuck` says that there is such a request, and `ends` ends its connection
@@ -37,6 +43,7 @@ class Proxy(ThreadingHTTPServer):
         self.stuck, self.ends = threading.Event(), threading.Event()
         self.accounts: dict[str, str] = {}  # the access key, and no other, that a bucket opens to
         self.numbers = itertools.count(1)
+        self.answers = itertools.count(1)
         self.faults = 0
 
     @property
@@ -49,6 +56,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: Proxy
 
     def _pass(self) -> None:
+        if self.path.startswith(SET):
+            name, _, value = unquote(self.path.removeprefix(SET)).partition("=")
+            setattr(self.server, name, json.loads(value))
+            self._answer(200, [], str(next(self.server.numbers)).encode())
+            return
         number = next(self.server.numbers)
         body = self._body()
         time.sleep(self.server.latency_s)
@@ -110,6 +122,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if not sized:
+            half = self.command == "GET" and len(body) > 1 and self.server.half_each
+            if half and next(self.server.answers) % half == 0:
+                self.server.faults += 1
+                self.close_connection = True
+                body = body[: len(body) // 2]
             self.wfile.write(body)
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass
@@ -173,6 +190,12 @@ def store_at(address: str, **options: Any) -> Any:
 
     account = {"access_key": "someone", "secret_key": "s3cr3t", "region": "us-east-1", **options}
     return fs.S3FileSystem(endpoint_override=address, scheme="http", **account)
+
+
+def set_apart(address: str, name: str, value: Any) -> int:
+    """Set an attribute of a proxy of :func:`served_apart`; its requests until now, with those of this."""
+    with urlopen(f"http://{address}{SET}{name}={quote(json.dumps(value))}") as answer:
+        return int(answer.read())
 
 
 def delta_options(address: str) -> dict[str, str]:

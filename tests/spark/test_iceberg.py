@@ -445,8 +445,9 @@ def test_commits_of_which_nobody_knows(spark: Any, tmp_path: Path, monkeypatch: 
     assert not commit.has("fastbuf-0123456789abcdef")
 
 
-def test_a_table_that_changes_before_the_commit(spark: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_table_that_changes_before_the_commit(spark: Any, tmp_path: Path, monkeypatch: Any, caplog: Any) -> None:
     """Another write between the look at the table and the commit: appends both count, an overwrite is told."""
+    from pyiceberg.exceptions import CommitFailedException
     from pyiceberg.types import StringType
 
     from fastbuf_spark.driver.iceberg_commit import IcebergCommit
@@ -479,8 +480,21 @@ def test_a_table_that_changes_before_the_commit(spark: Any, tmp_path: Path, monk
     with pytest.raises(ResourceError, match="changed"):
         fbs.write_iceberg(spark.range(3), properties, "a.t")
     assert len(list(tmp_path.rglob("fastbuf-*"))) == kept
+    # pyiceberg has tried in vain to commit behind others: it is tried again, and told
+    append, before = IcebergCommit._append, count()
+    refusals = iter([CommitFailedException("too many others")])
+
+    def beaten(self: Any, *arguments: Any) -> None:
+        for error in refusals:
+            raise error
+        append(self, *arguments)
+
+    with monkeypatch.context() as patched, caplog.at_level("INFO", "fastbuf_spark"):
+        patched.setattr(IcebergCommit, "_append", beaten)
+        fbs.write_iceberg(spark.range(3).selectExpr("id", "'x' s"), properties, "a.t")
+    assert count() == before + 3
+    assert "a.t: another write came first: commit 2 of 25" in caplog.text
     # The answer to a commit is lost: its files stay, and are not added again
-    append = IcebergCommit._append
 
     def lost(self: Any, *arguments: Any) -> None:
         append(self, *arguments)

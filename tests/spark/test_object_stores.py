@@ -6,13 +6,16 @@ What each kind of store must do is in test_kinds_of_stores.py.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import numbered
 import pyarrow as pa
@@ -24,11 +27,12 @@ from pyarrow import fs
 
 pytest.importorskip("moto.server", reason="pip install 'moto[server]'")
 
-from object_store import Proxy, delta_options, passed_on, served, served_apart, store, store_at
+from object_store import Proxy, delta_options, passed_on, served, served_apart, set_apart, store, store_at
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, ResourceError
-from fastbuf_spark.driver import commit, unfinished
+from fastbuf_spark.api import tables
+from fastbuf_spark.driver import commit, page, unfinished
 from fastbuf_spark.driver.file_systems import file_system
 from fastbuf_spark.driver.files import list_files
 from fastbuf_spark.driver.uploads import _client
@@ -52,7 +56,7 @@ def names(system: Any, folder: str) -> list[str]:
 def uploads(system: Any, folder: str) -> list[str]:
     """Uploads of files there that have not ended, and are paid for."""
     bucket, _, prefix = folder.partition("/")
-    answer = _client(system).list_multipart_uploads(Bucket=bucket, Prefix=f"{prefix}/")
+    answer = _client(system).list_multipart_uploads(Bucket=bucket, Prefix=f"{prefix}/".lstrip("/"))
     return [each["Key"] for each in answer.get("Uploads", ())]
 
 
@@ -85,6 +89,21 @@ def test_files_in_and_out(spark: Any, proxy: Proxy, capsys: Any) -> None:
     read.explain()
     read.to_df().explain(True)
     assert "s3cr3t" not in repr(read) + repr(read._start) + "".join(capsys.readouterr())
+
+
+@nightly
+def test_answers_that_end_amid_their_bodies(spark: Any, proxy: Proxy) -> None:
+    """Files are read and written as ever: the client asks again."""
+    system, path = store(proxy), "bucket/half"
+    proxy.half_each, before = 3, proxy.faults
+    try:
+        fbs.write_parquet(spark.range(20_000).repartition(4), path, filesystem=system)
+        fbs.write_parquet(spark.range(5), path, mode="append", filesystem=system)
+        rows = fbs.read_parquet(spark, path, filesystem=system).to_arrow()["id"].to_pylist()
+    finally:
+        proxy.half_each = 0
+    assert sorted(rows) == sorted([*range(20_000), *range(5)])
+    assert proxy.faults - before > 5
 
 
 def test_how_many_requests_it_takes(spark: Any, proxy: Proxy) -> None:
@@ -236,6 +255,121 @@ def test_a_token_that_ends_in_the_middle(spark: Any, proxy: Proxy) -> None:
     assert [error for error in errors if "expired" not in error.lower() and "ACCESS_DENIED" not in error] == []
 
 
+def iceberg_properties(address: str, folder: Path) -> dict[str, str]:
+    """A catalog on this host, of tables in the store."""
+    return {
+        "uri": f"sqlite:///{folder}/catalog.db",
+        "warehouse": "s3://bucket/iceberg",
+        "s3.endpoint": f"http://{address}",
+        "s3.region": "us-east-1",
+        "s3.access-key-id": "someone",
+        "s3.secret-access-key": "s3cr3t",
+    }
+
+
+def _delta_at(address: str, tmp_path: Path) -> tuple[Callable[[Any], Any], Callable[[], Any], Callable[[], set[str]]]:
+    """How a table is written, how it is read, and which files it has or had."""
+    deltalake = pytest.importorskip("deltalake", reason="pip install 'fastbuf[delta]'")
+    options = delta_options(address)
+
+    def files() -> set[str]:
+        versions = range(deltalake.DeltaTable("s3://bucket/ends", storage_options=options).version() + 1)
+        return {uri for v in versions for uri in deltalake.DeltaTable("s3://bucket/ends", v, options).file_uris()}
+
+    return (
+        lambda df: fbs.write_delta(df, "s3://bucket/ends", storage_options=options),
+        lambda: deltalake.DeltaTable("s3://bucket/ends", storage_options=options).to_pyarrow_table(),
+        files,
+    )
+
+
+def _iceberg_at(address: str, tmp_path: Path) -> tuple[Callable[[Any], Any], Callable[[], Any], Callable[[], set[str]]]:
+    catalogs = pytest.importorskip("pyiceberg.catalog", reason="pip install 'fastbuf[iceberg]'")
+    pytest.importorskip("sqlalchemy", reason="pip install 'pyiceberg[sql-sqlite]'")
+    catalog = iceberg_properties(address, tmp_path)
+    catalogs.load_catalog("default", **catalog).create_namespace("a")
+
+    def scan() -> Any:
+        return catalogs.load_catalog("default", **catalog).load_table("a.t").scan()
+
+    return (
+        lambda df: fbs.write_iceberg(df, catalog, "a.t"),
+        lambda: scan().to_arrow(),
+        lambda: {task.file.file_path for task in scan().plan_files()},
+    )
+
+
+@nightly
+@pytest.mark.parametrize("kind", [_delta_at, _iceberg_at])
+def test_a_token_that_ends_in_the_middle_of_a_tables_write(
+    spark: Any, tmp_path: Path, kind: Any, monkeypatch: Any, caplog: Any
+) -> None:
+    """The table is as before, or has all rows, and the next write takes away the files that no version has.
+
+    Where the table could not be asked whether it has them, the next process does.
+    """
+    with served_apart(token_left=None) as address:
+        write, read, files = kind(address, tmp_path)
+        write(spark.range(4))
+        before = set_apart(address, "token_left", None)
+        write(spark.range(2).repartition(2))
+        requests = set_apart(address, "token_left", None) - before - 1
+        assert requests > 12
+
+        def written() -> set[str]:
+            return {f"s3://{name}" for name in names(store_at(address), "bucket") if name.endswith(".parquet")}
+
+        errors, rows, unknown = [], read().num_rows, 0
+        for left in range(0, requests, 3):
+            set_apart(address, "token_left", left)
+            try:
+                write(spark.range(10, 16).repartition(3))
+            except Exception as error:
+                errors.append(str(error))
+            finally:
+                set_apart(address, "token_left", None)
+            now = read().num_rows
+            assert now - rows in (0, 6), "a part of the rows of a write that failed"
+            write(spark.range(1))
+            rows = now + 1
+            assert read().num_rows == rows
+            extra = written() - files()
+            unknown += caplog.text.count("it is not known whether the table has its files")
+            caplog.clear()
+            assert len({uri.rpartition("/fastbuf-")[2].partition("/")[0] for uri in extra}) <= unknown
+        monkeypatch.setattr(tables, "is_dead", lambda owner: True)
+        write(spark.range(1))  # of another process, behind this one
+        assert len(errors) > 3
+        words = ("expired", "access_denied", "forbidden", "403")
+        assert [error for error in errors if not any(word in error.lower() for word in words)] == []
+        system = store_at(address)
+        assert written() == files()
+        assert [name for name in names(system, "bucket") if "/_fastbuf/" in name] == []
+        assert uploads(system, "bucket/") == []
+
+
+@nightly
+def test_a_token_that_ends_in_the_middle_of_a_read(spark: Any, proxy: Proxy) -> None:
+    """The driver's, and the workers': an error that says so, and with a new token all rows."""
+    system, path = store(proxy), "bucket/read-ends"
+    fbs.write_parquet(spark.range(6).repartition(3), path, filesystem=system)
+    before = next(proxy.numbers)
+    assert fbs.read_parquet(spark, path, filesystem=system).to_arrow().num_rows == 6
+    requests = next(proxy.numbers) - before - 1
+    errors = []
+    for left in range(requests):
+        proxy.token_left = left
+        try:
+            assert fbs.read_parquet(spark, path, filesystem=system).to_arrow().num_rows == 6
+        except Exception as error:
+            errors.append(str(error))
+        finally:
+            proxy.token_left = None
+    assert len(errors) > 3
+    assert [error for error in errors if "expired" not in error.lower() and "ACCESS_DENIED" not in error] == []
+    assert fbs.read_parquet(spark, path, filesystem=system).count() == 6
+
+
 def test_uris(proxy: Proxy, monkeypatch: Any) -> None:
     """Hadoop's names of S3 too; credentials in one are refused, and not shown."""
     for name, value in [
@@ -255,6 +389,27 @@ def test_uris(proxy: Proxy, monkeypatch: Any) -> None:
     with pytest.raises(ConfigError) as error:
         file_system("s3a://someone:s3cr3t@bucket/a", None)
     assert "s3cr3t" not in str(error.value)
+
+
+@contextmanager
+def shown_on_the_page(spark: Any) -> Iterator[Callable[[], str]]:
+    """The page of the driver, which is closed at the end; gives all that it tells of jobs and streams, as JSON."""
+    pytest.importorskip("uvicorn", reason="pip install 'fastbuf[monitor]'")
+    server = fbs.ui(spark)
+
+    def ask(path: str) -> str:
+        request = Request(server.address + path, headers={"Authorization": f"Bearer {server.token}"})
+        with urlopen(request, timeout=10) as answer:
+            return answer.read().decode()
+
+    try:
+        yield lambda: "".join(
+            [ask("/streams"), ask("/jobs/overview")]
+            + [ask(f"/jobs/{job['id']}") for job in json.loads(ask("/jobs"))["jobs"]]
+        )
+    finally:
+        server.close()
+        page._open = None
 
 
 def test_credentials_of_a_job_and_of_a_session(spark: Any, monkeypatch: Any, caplog: Any, capsys: Any) -> None:
@@ -295,6 +450,11 @@ def test_credentials_of_a_job_and_of_a_session(spark: Any, monkeypatch: Any, cap
         finally:
             for name in settings:
                 spark.conf.unset(name)
+        with shown_on_the_page(spark) as pages:
+            assert read.shuffle("id", partitions=2).write_parquet("s3://bucket/by-id").rows == 6
+            shown = pages()
+        assert "repartition" in shown or "shuffle" in shown
+        assert "s3cr3t" not in shown
         for each in (read, table, theirs):
             each.explain()
             each.to_df().explain(True)
@@ -415,14 +575,7 @@ def test_iceberg_tables(spark: Any, tmp_path: Path, capsys: Any) -> None:
     catalogs = pytest.importorskip("pyiceberg.catalog", reason="pip install 'fastbuf[iceberg]'")
     pytest.importorskip("sqlalchemy", reason="pip install 'pyiceberg[sql-sqlite]'")
     with served_apart() as address:
-        catalog = {
-            "uri": f"sqlite:///{tmp_path}/catalog.db",
-            "warehouse": "s3://bucket/iceberg",
-            "s3.endpoint": f"http://{address}",
-            "s3.region": "us-east-1",
-            "s3.access-key-id": "someone",
-            "s3.secret-access-key": "s3cr3t",
-        }
+        catalog = iceberg_properties(address, tmp_path)
         catalogs.load_catalog("default", **catalog).create_namespace("a")
         df = spark.range(40).selectExpr("id", "id % 2 as k")
         assert fbs.write_iceberg(df, catalog, "a.t", partition_by="bucket(3, id)").rows == 40

@@ -35,6 +35,8 @@ log = logging.getLogger("fastbuf_spark")
 #: Directory below a table, with a file for each run that may go on: its directory, and its driver
 RUNNING = "_fastbuf"
 MODES = ("append", "overwrite", "error", "ignore")
+#: Notes of this process's runs whose files could not be taken away, as with credentials that have ended
+_left_over: set[str] = set()
 
 
 def write_delta(
@@ -186,6 +188,7 @@ def committed(
         commit(folder, rows)
     except BaseException as error:
         if not (isinstance(error, CommitUnknown) or (rows and _may_have(has, folder))):
+            _left_over.add(note)
             with contextlib.suppress(OSError):
                 if not isinstance(system, fs.LocalFileSystem):
                     # Tasks may write on for seconds, and a store makes directories as it needs them
@@ -193,6 +196,7 @@ def committed(
                 with contextlib.suppress(FileNotFoundError):  # in a store, of which no task has written anything
                     delete_dir(system, f"{root}/{folder}")
                 system.delete_file(note)
+                _left_over.discard(note)
         raise
     _drop_others(system, f"{root}/{folder}", {row.attempt for row in rows})
     if any(row.bytes > UPLOAD_BYTES for row in rows):  # a worker may have been killed, and its task tried again
@@ -224,16 +228,19 @@ def _drop_remains(system: Any, root: str, has: Callable[[str], bool]) -> None:
 
     for info in children(system, f"{root}/{RUNNING}"):
         folder, _, owner = info.base_name.partition(".")
-        if owner != GONE and not (is_dead(owner) or is_forgotten(system, owner, info.path, f"{root}/{folder}")):
+        is_over = owner == GONE or info.path in _left_over or is_dead(owner)
+        if not is_over and not is_forgotten(system, owner, info.path, f"{root}/{folder}"):
             continue
         is_there = system.get_file_info(f"{root}/{folder}").type != fs.FileType.NotFound
         with contextlib.suppress(FileNotFoundError):  # another driver has taken it away
-            if is_there and (owner == GONE or not has(folder)):
-                ended = end_uploads(system, f"{root}/{folder}")
+            if owner == GONE or not has(folder):
+                ended = end_uploads(system, f"{root}/{folder}")  # there may be some of files of which none is there
                 log.info("%s/%s: removed the remains of a write%s", root, folder, ended)
-                delete_dir(system, f"{root}/{folder}")
+                if is_there:
+                    delete_dir(system, f"{root}/{folder}")
             if owner != GONE or not is_there:
                 system.delete_file(info.path)
+                _left_over.discard(info.path)
 
 
 def _check_empty(system: Any, root: str) -> None:

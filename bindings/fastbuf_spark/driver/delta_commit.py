@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,8 @@ from fastbuf_spark.schema import types_in
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+log = logging.getLogger("fastbuf_spark")
 
 #: What a table may ask of its writers; of some only that they are not used (see check_table)
 WRITE_FEATURES = frozenset(
@@ -247,6 +250,7 @@ class DeltaCommit:
                         f"{self._uri}: another write has changed the table meanwhile, and nothing of this one is seen: "
                         f"run it again ({error.__cause__ or error})"
                     ) from error
+                log.info("%s: another write came first: commit %d of %d", self._uri, attempt + 2, TRIES)
         raise AssertionError("not reached")
 
     def _create(self, files: Sequence[Added], application: Any) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +21,9 @@ from fastbuf_spark.driver.unfinished import complete
 from fastbuf_spark.worker.reading import changed
 from fastbuf_spark.worker.stores import children, errors_of_client, is_store, kinds
 
+log = logging.getLogger("fastbuf_spark")
+
+SLOW_S = 5.0  #: that a store may take until the log says so
 LISTINGS = 16  #: directories of a store that are listed at the same time
 SUMMARIES = ("_common_metadata", "_metadata")  #: names of files with the schema of others, best first
 WILD = re.compile(r"[*?\[{\\]")  #: a path with one of these may be a pattern
@@ -68,8 +73,13 @@ def listed(path: Any, filesystem: Any, options: Mapping[str, str], storage: Stor
     system, paths = file_system(path, filesystem, storage)
     base = options.get("basePath")
     root = file_system(base, filesystem, storage)[1][0].rstrip("/") + "/" if base else ""
+    began = time.monotonic()
     with errors_of_client(paths[0]):
-        return list_files(system, paths, options, root)
+        there = list_files(system, paths, options, root)
+    seconds = time.monotonic() - began
+    if is_store(system) and seconds > SLOW_S:  # clients say of no request how often it was tried
+        log.info("%s: listed in %.1f s: a request that a store refuses or breaks off is tried again", paths[0], seconds)
+    return there
 
 
 def list_files(system: Any, paths: Sequence[str], options: Mapping[str, str] | None = None, root: str = "") -> Listing:

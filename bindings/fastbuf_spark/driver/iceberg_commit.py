@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ from fastbuf_spark.worker.iceberg import IcebergWrite
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+log = logging.getLogger("fastbuf_spark")
 
 _TYPES = re.compile(r"(string|int|bigint|float|double|boolean|binary|date|timestamp|timestamp_ntz|decimal\(.*\))")
 CODEC = "write.parquet.compression-codec"  #: a table's property
@@ -218,7 +221,7 @@ class IcebergCommit:
                         self._append(there, folder, files)
                     return
                 except TableAlreadyExistsError:
-                    continue
+                    pass
                 except (CommitFailedException, ValidationException) as error:
                     if (mode == "overwrite" and read is None) or attempt + 1 == TRIES:
                         raise ResourceError(
@@ -230,6 +233,7 @@ class IcebergCommit:
                         f"{self.name}: the catalog does not say whether the table has the rows of this write now: "
                         "look, and run it again if they are missing; its files stay until the next write"
                     ) from error
+            log.info("%s: another write came first: commit %d of %d", self.name, attempt + 2, TRIES)
         raise ResourceError(f"{self.name}: the catalog has something of this name that is no Iceberg table")
 
     def _check_same(self, there: Any, mode: str) -> None:

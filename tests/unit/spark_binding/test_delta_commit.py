@@ -1,4 +1,4 @@
-"""Writes of Delta tables by drivers that are killed at every step."""
+"""Commits to Delta tables: by drivers that are killed at every step, and behind another one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-pytest.importorskip("deltalake", reason="pip install 'fastbuf[delta]'")
+deltalake = pytest.importorskip("deltalake", reason="pip install 'fastbuf[delta]'")
 pytest.importorskip("pyspark", reason="pip install 'fastbuf[spark]'")
+
+from pyspark.sql.types import LongType, StructType  # noqa: E402
+
+from fastbuf_spark.driver import delta_commit  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -35,3 +41,24 @@ def test_a_write_that_is_killed(tmp_path: Path, mode: str, old: list[int], new: 
     assert [rows for rows, _, _ in seen] == [old] * first + [new] * (len(seen) - first)
     assert first >= 9, "before and behind the directories, the note, the files, and before the log"
     assert len(seen) - first >= 4, "behind the log, before and behind the note's end, and not at all"
+
+
+def test_a_commit_that_is_tried_again_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another write makes the table between the look at it and the commit."""
+    path = str(tmp_path)
+    commit = delta_commit.DeltaCommit(path, None, StructType().add("x", LongType()), [])
+    looks = iter([lambda: deltalake.write_deltalake(path, pa.table({"x": [1]}))])
+    look = delta_commit.existing
+
+    def behind(uri: str, options: None) -> Any:
+        there = look(uri, options)
+        next(looks, lambda: None)()
+        return there
+
+    monkeypatch.setattr(delta_commit, "existing", behind)
+    caplog.set_level("INFO", "fastbuf_spark")
+    commit.append([])
+    assert deltalake.DeltaTable(path).version() == 1
+    assert [record.getMessage() for record in caplog.records] == [f"{path}: another write came first: commit 2 of 3"]

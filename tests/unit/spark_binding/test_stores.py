@@ -21,6 +21,7 @@ from nights import nightly
 from pyarrow import fs
 
 from fastbuf.errors import ResourceError
+from fastbuf_spark.driver import files as listing
 from fastbuf_spark.driver import splits
 from fastbuf_spark.driver.commit import JOURNAL, Commit
 from fastbuf_spark.driver.file_systems import file_system
@@ -136,6 +137,19 @@ def test_a_store_that_is_busy_is_asked_again(way: str, monkeypatch: pytest.Monke
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_a_store_that_takes_long_is_told(
+    tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its client may have been refused, and says nothing of it."""
+    files_in(tmp_path, 1)
+    caplog.set_level("INFO", "fastbuf_spark")
+    monkeypatch.setattr(listing, "SLOW_S", -1.0)
+    listing.listed(tmp_path, None, {})
+    assert caplog.text == ""
+    listing.listed(tmp_path, store, {})
+    assert f"{tmp_path}: listed in 0.0 s: a request that a store refuses" in caplog.text.replace("0.1 s", "0.0 s")
 
 
 def test_a_directory_of_a_store_is_listed_once(tmp_path: Path, asked: Store, store: Any) -> None:
