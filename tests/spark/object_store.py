@@ -19,7 +19,7 @@ from urllib.request import urlopen
 EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 SET = "/-/"  # of a path that sets an attribute of the proxy, as name=value in JSON
-FAULTS = {"busy_each": 7, "reset_each": 11, "half_each": 9, "latency_s": 0.005}
+FAULTS = {"busy_each": 7, "reset_each": 11, "latency_s": 0.005}
 BUSY = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate</Message></Error>"
 
 

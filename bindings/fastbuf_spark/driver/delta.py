@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 import json
+import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+log = logging.getLogger("fastbuf_spark")
+
+LOOKS = 4  #: at a table, where answers are cut off
+CUT = "error reading a body"  #: in the words of deltalake's client
 #: What a table may ask of its readers.  Of the others the values of files are not those of the table, or not all
 READ_FEATURES = frozenset(
     ("deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "typeWidening", "typeWidening-preview")
@@ -63,6 +68,18 @@ def delta_errors(uri: str) -> Iterator[None]:
         raise ResourceError(f"{uri}: {' '.join(words)}") from error
 
 
+def again(uri: str, look: Callable[[], Any]) -> Any:
+    """What a look at a table gives, asked again where an answer of its store ends amid its body: deltalake does not."""
+    for _ in range(LOOKS - 1):
+        try:
+            return look()
+        except (package().exceptions.DeltaError, OSError) as error:
+            if CUT not in str(error):
+                raise
+            log.info("%s: an answer of the store ended amid its body: asked again", uri)
+    return look()
+
+
 def location(path: Any, filesystem: Any = None, options: Mapping[str, str] | None = None) -> tuple[Any, str, str]:
     """The file system of a table, its path there, and what deltalake calls it; ``options``: what opens the table."""
     if filesystem is None and isinstance(path, str):
@@ -86,7 +103,7 @@ def opened(uri: str, options: Mapping[str, str] | None, version: Any = None, tim
     if timestamp is not None and not isinstance(timestamp, str | datetime.datetime):
         raise ConfigError(f"timestamp is {timestamp!r}: give a datetime, or text as in '2026-01-31T12:00:00Z'")
     with delta_errors(uri):
-        table = package().DeltaTable(uri, storage_options=dict(options) if options else None)
+        table = again(uri, lambda: package().DeltaTable(uri, storage_options=dict(options) if options else None))
         newest = table.version()
         if version is not None and version > newest:
             raise ResourceError(f"{uri} has no version {version}: its newest one is {newest}")

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from fastbuf.errors import ConfigError, ResourceError, SchemaError
 from fastbuf_spark.driver import table_columns
-from fastbuf_spark.driver.delta import delta_errors, features, opened, package, spark_schema
+from fastbuf_spark.driver.delta import again, delta_errors, features, opened, package, spark_schema
 from fastbuf_spark.driver.directory_names import unescaped, values_of
 from fastbuf_spark.driver.file_types import nullable
 from fastbuf_spark.schema import types_in
@@ -73,7 +73,7 @@ class Added:
 def existing(uri: str, options: Mapping[str, str] | None) -> Any | None:
     """The table, if there is one."""
     with delta_errors(uri):
-        is_there = package().DeltaTable.is_deltatable(uri, dict(options) if options else None)
+        is_there = again(uri, lambda: package().DeltaTable.is_deltatable(uri, dict(options) if options else None))
     return opened(uri, options) if is_there else None
 
 

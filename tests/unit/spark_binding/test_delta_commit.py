@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", reason="pip install 'fastbuf[spark]'")
 
 from pyspark.sql.types import LongType, StructType  # noqa: E402
 
-from fastbuf_spark.driver import delta_commit  # noqa: E402
+from fastbuf_spark.driver import delta, delta_commit  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,25 @@ def test_a_commit_that_is_tried_again_is_told(
     commit.append([])
     assert deltalake.DeltaTable(path).version() == 1
     assert [record.getMessage() for record in caplog.records] == [f"{path}: another write came first: commit 2 of 3"]
+
+
+def test_a_look_at_a_table_whose_answer_is_cut_off() -> None:
+    """Is tried some times; another error is none to try again."""
+    answers = iter([OSError("x: error reading a body from connection")] * 3 + ["there"])
+
+    def look() -> str:
+        answer = next(answers)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    assert delta.again("t", look) == "there"
+    for words, left in (("error reading a body", 1), ("access denied", 4)):
+        errors = iter([OSError(words)] * 5)
+
+        def fails(errors: Any = errors) -> None:
+            raise next(errors)
+
+        with pytest.raises(OSError, match=words):
+            delta.again("t", fails)
+        assert len(list(errors)) == left
