@@ -235,11 +235,16 @@ def test_windows(spark: Any, tmp_path: Path, in_turn: Any, shape: str) -> None:
     in_turn(ways, rounds=ROUNDS, warm_up=0, baselines=("fastbuf",), rows=1_000_000)
 
 
-@pytest.mark.benchmark(group="latency, source to sink, at a paced rate, 1 M keys, at least once")
-@pytest.mark.parametrize("rate", [1_000, 100_000, 500_000])
+@pytest.mark.benchmark(group="latency, source to sink, at a paced rate, 1 M keys, a checkpoint each second")
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("rate", [1_000, 100_000, 500_000, 2_500_000])
 @pytest.mark.timeout(600)
-def test_latency(spark: Any, tmp_path: Path, in_turn: Any, rate: int) -> None:
-    """From the time at which a row was due, so a source that falls behind counts."""
+def test_latency(spark: Any, tmp_path: Path, in_turn: Any, rate: int, guarantee: str) -> None:
+    """From the time at which a row was due, so a source that falls behind counts.
+
+    Exactly once a row waits for its checkpoint, up to an interval, which is a second here.  The highest rate is half of
+    what ``test_running_sum`` does in a second.
+    """
     import fastbuf_spark as fbs
 
     seconds = 2 if SMOKE else 20
@@ -267,9 +272,7 @@ def test_latency(spark: Any, tmp_path: Path, in_turn: Any, rate: int) -> None:
         sums = rows.group_by("k", partitions=1).transform_batches_with_state(
             totals, "k long, total long, due long", "total long"
         )
-        query = sums.write_stream(
-            fbs.to_function(ages), tempfile.mkdtemp(dir=tmp_path), every=1.0, guarantee="at_least_once"
-        )
+        query = sums.write_stream(fbs.to_function(ages), tempfile.mkdtemp(dir=tmp_path), every=1.0, guarantee=guarantee)
         assert query.await_termination(seconds + 300)
         # The first seconds open the keys and warm the workers
         files = sorted(out.iterdir(), key=lambda path: int(path.stem))
@@ -278,7 +281,7 @@ def test_latency(spark: Any, tmp_path: Path, in_turn: Any, rate: int) -> None:
         cuts = quantiles(late.tolist()[:: max(1, len(late) // 100_000)], n=1000)
         return {"p50": cuts[499] / 1e6, "p99": cuts[989] / 1e6, "p99.9": cuts[998] / 1e6}
 
-    taken(in_turn, measure, rate=rate)
+    taken(in_turn, measure, rate=rate, guarantee=guarantee)
 
 
 @pytest.mark.benchmark(group="checkpoints of 1 M keys")

@@ -45,11 +45,11 @@ class Broker:
         self.admin = AdminClient({"bootstrap.servers": servers})
         self.admin.list_topics(timeout=30)
 
-    def topic(self, partitions: int = 1) -> str:
+    def topic(self, partitions: int = 1, name: str = "") -> str:
         """A new topic."""
         from confluent_kafka.admin import NewTopic
 
-        name = f"t{secrets.token_hex(6)}"
+        name = name or f"t{secrets.token_hex(6)}"
         self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
         return name
 

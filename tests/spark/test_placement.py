@@ -281,11 +281,11 @@ def test_partitions_that_cost_more_than_they_bring_are_told(
     in_the_end(lambda: fbs.last_run().outcome, lambda outcome: outcome == "ok")
     assert "partitions of" not in caplog.text, "three tasks more take less than a second"
     monkeypatch.setattr(summary, "LEAST_COST_S", 0.05)
-    for made in (fbs.repartition(df, 4, "k", mode="blocking"), fbs.partition_by(pairs, 4, mode="blocking")):
+    for made in (fbs.repartition(df, 8, "k", mode="blocking"), fbs.partition_by(pairs, 8, mode="blocking")):
         caplog.clear()
         for _ in range(2):
             assert made.count() == 100
-        in_the_end(lambda: caplog.text, lambda text: "into 4 partitions of" in text)
+        in_the_end(lambda: caplog.text, lambda text: "into 8 partitions of" in text)
         (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
         assert (
             "KiB, 1 at once: to start their tasks takes Spark about 0.1 s more than to start 1" in record.getMessage()

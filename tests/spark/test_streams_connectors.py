@@ -57,6 +57,26 @@ def test_from_kafka_to_a_table(spark: Any, tmp_path: Path, broker: Broker, postg
     nothing_waits(tmp_path / "chk")
 
 
+def test_a_topic_that_is_made_while_a_stream_runs(spark: Any, tmp_path: Path, broker: Broker) -> None:
+    """Its partition is found: one of a topic that is there is the same to a source (``test_kafka_source.py``)."""
+    topics, sink = [broker.topic(1)], fbs.to_memory()
+    name = topics[0] + "-more"
+    stream = fbs.stream_kafka(spark, broker.servers, re.compile(f"{topics[0]}.*"), "n long")
+    query = stream.write_stream(sink, tmp_path / "chk", every=0.1, discover_every=0.1)
+
+    def numbers() -> list[int]:
+        return sorted(sink.table()["n"].to_pylist())
+
+    broker.write(topics[0], [json.dumps({"n": n}).encode() for n in range(100)])
+    until(lambda: numbers() == list(range(100)))
+    broker.topic(1, name)
+    broker.write(name, [json.dumps({"n": n}).encode() for n in range(100, 200)])
+    until(lambda: numbers() == list(range(200)))
+    query.stop()
+    assert query.exception() is None
+    assert query.status["restarts"] == 0
+
+
 @nightly
 def test_postgres_is_away_when_a_stream_starts_again(spark: Any, tmp_path: Path, postgres: Postgres) -> None:
     """It tries again, and goes on when the server is back."""

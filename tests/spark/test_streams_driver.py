@@ -102,3 +102,25 @@ def test_rows_that_are_told_last_are_there_at_the_end(
     assert stream.write_stream(sink, tmp_path, every=60).await_termination(60)
     assert overtaken == [True]
     assert sorted(sink.table()["value"].to_pylist()) == list(range(100))
+
+
+@nightly
+@pytest.mark.timeout(1800)
+def test_drivers_that_are_killed_at_random(spark: Any, tmp_path: Path) -> None:
+    """One after the other, each begins where the one before was killed; then all rows come."""
+    dice = random.Random(5)
+    for _ in range(20):
+        driver = Driver(tmp_path, "")
+        try:
+            assert driver.line() == "started"
+            driver.look()
+            time.sleep(dice.uniform(0, 1.5))  # somewhere in a checkpoint, or between two
+        finally:
+            driver.process.kill()
+            driver.process.communicate()
+        driver.gone()
+    stream = numbered.numbered(spark, ROWS, 0)
+    query = stream.write_stream(fbs.to_parquet(tmp_path / "out"), tmp_path / "chk", every=0.2)
+    assert query.await_termination(60)
+    check(pq.read_table(tmp_path / "out", partitioning=None), ROWS)
+    nothing_waits(tmp_path / "chk")
