@@ -142,7 +142,9 @@ def delta_groups(spark: Any, files: str, out: str, count: int, partitions: int =
     def ours(mode: str) -> None:
         mapped = fbs.read_delta(spark, table).map_in_arrow(passing, RECORD)
         mapped.group_by("k", partitions=partitions, mode=mode).apply_in_arrow(summed, SUMS).write_delta(out)
-        sums = deltalake.DeltaTable(out).to_pyarrow_table(columns=["id_sum"])  # without Spark, as the other way's are read
+        sums = deltalake.DeltaTable(out).to_pyarrow_table(
+            columns=["id_sum"]
+        )  # without Spark, as the other way's are read
         assert sum(sums["id_sum"].to_pylist()) == ROWS * (ROWS - 1) // 2
         shutil.rmtree(out)
 

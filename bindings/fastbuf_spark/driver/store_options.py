@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -165,7 +166,8 @@ def storage_of(spark: Any, conf: ShuffleConf | None) -> Storage:
     """
     options = dict(conf.storage_options) if conf is not None else {}
     is_local = re.compile("(?!.*://)|file:", re.I).match
-    return lambda uri: {} if is_local(uri) else options or of_session(spark, uri)
+    of_uri = functools.cache(functools.partial(of_session, spark))  # the session is asked once for a bucket
+    return lambda uri: {} if is_local(uri) else options or of_uri("/".join(uri.split("/", 3)[:3]))
 
 
 def of_session(spark: Any, uri: str) -> dict[str, str]:

@@ -45,14 +45,17 @@ class Commits:
         with self._changed:
             self._waiting[checkpoint] = committables
 
-    def restored(self, checkpoints: Iterable[tuple[int, Sequence[Committable]]]) -> None:
-        """The checkpoints that are there, each with what is committed that the one before it names, and it does not."""
+    def begin_from(self, checkpoints: Iterable[tuple[int, Sequence[Committable]]]) -> None:
+        """Take over from an earlier run: each checkpoint that is there, with the committed rows that left its list.
+
+        They are on the list of the checkpoint before it, and on no later one.
+        """
         with self._changed:
             for checkpoint, committables in checkpoints:
-                self._unnamed[checkpoint] = [self._is_done(committables)]
+                self._unnamed[checkpoint] = [self._note_done(committables)]
                 self._complete.append(checkpoint)
 
-    def _is_done(self, committables: Sequence[Committable]) -> int:
+    def _note_done(self, committables: Sequence[Committable]) -> int:
         place = self._next_done
         self._done[place], self._next_done = committables, place + 1
         return place
@@ -96,7 +99,7 @@ class Commits:
                 if not self._commit(number, committables):
                     return
                 with self._changed:
-                    self._is_done(self._waiting.pop(number))
+                    self._note_done(self._waiting.pop(number))
                     self._due.popleft()
                     self._changed.notify_all()
                 self._forget()

@@ -48,9 +48,9 @@ def rows_of(output: Output, checkpoint: Mapping[str, Any]) -> list[Any]:
 
 
 def committed_rows_of(output: Output, checkpoints: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
-    """For each checkpoint, the oldest first: what the one before it names in front of a sink, and it does not.
+    """For each checkpoint, the oldest first: rows in front of a sink that the one before it names, and it does not.
 
-    That is committed.  Its files stay as long as a checkpoint is there that names it.
+    They were committed in between.  Their files stay as long as a checkpoint is there that names them.
     """
     names = [[each for _, some in rows_of(output, checkpoint) for each in some] for checkpoint in checkpoints]
     return [

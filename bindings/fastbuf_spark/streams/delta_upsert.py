@@ -65,8 +65,10 @@ class Merges:
 
 def newest_of_keys(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Of each key the last row."""
+    import numpy as np
     import pyarrow as pa
 
-    places = pa.table([*(rows.column(key) for key in keys), pa.array(range(rows.num_rows))], [*keys, "__place"])
-    last = places.group_by(list(keys)).aggregate([("__place", "max")]).column("__place_max")
+    names = [f"key-{number}" for number in range(len(keys))]
+    places = pa.table([*map(rows.column, keys), pa.array(np.arange(rows.num_rows))], [*names, "place"])
+    last = places.group_by(names).aggregate([("place", "max")]).column("place_max")
     return rows.take(last.combine_chunks().sort())

@@ -14,8 +14,8 @@ class TaskStart(FromDriver):
 
     ``targets``: the gates of the stage behind, by subtask; ``splits``: names and offsets for a source; ``pieces``: for
     each operator its state files by key group; ``rows``: for each output checkpoints and committables to commit first;
-    ``times``: for each split, or for the gate, the watermark in milliseconds; ``committed``: for each output the
-    checkpoints that are there, each with what is committed that the one before it names, and it does not.
+    ``times``: for each split, or for the gate, the watermark in milliseconds; ``committed_rows``: for each
+    output the checkpoints that are there, each with committables that are done and that the one before named last.
     """
 
     targets: tuple[tuple[str, int, int], ...] = ()
@@ -23,7 +23,7 @@ class TaskStart(FromDriver):
     pieces: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, Any] = field(default_factory=dict)
     times: dict[str, Any] = field(default_factory=dict)
-    committed: dict[str, Any] = field(default_factory=dict)
+    committed_rows: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

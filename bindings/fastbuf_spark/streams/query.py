@@ -330,8 +330,8 @@ class StreamingQuery:
             rows = [each for checkpoint in checkpoints for _, some in rows_of(output, checkpoint) for each in some]
             output.sink.restore(output.context(spec, 0), rows)
             if restored is not None:
-                committed = restored.setdefault("committed", {})
-                committed[output.name] = committed_rows_of(output, checkpoints)
+                rows_by_output = restored.setdefault("committed_rows", {})
+                rows_by_output[output.name] = committed_rows_of(output, checkpoints)
         return spec, restored, last
 
     def _run_once(self, spec: StreamSpec, restored: dict[str, Any] | None, last: int) -> Outcome:

@@ -349,7 +349,7 @@ class StreamRun:
                 if owner(int(group), stage.tasks, spec.key_groups) == view.subtask
             }
             outputs = [output for output in spec.outputs if output.stage == view.stage and restored]
-            committed = restored.get("committed", {})
+            committed_rows = restored.get("committed_rows", {})
             start = messages.TaskStart(
                 tuple((join.host, join.port, join.gate) for join in behind if join is not None),
                 tuple(splits.get(number, ())),
@@ -357,7 +357,7 @@ class StreamRun:
                 {output.name: _share(rows_of(output, restored), view.subtask, stage.tasks) for output in outputs},
                 restored.get("times", {}),
                 {
-                    output.name: [[n, some[view.subtask :: stage.tasks]] for n, some in committed[output.name]]
+                    output.name: [[n, some[view.subtask :: stage.tasks]] for n, some in committed_rows[output.name]]
                     for output in outputs
                 },
             )

@@ -204,7 +204,7 @@ class StreamTask:
         commits = Commits(sink, self._control)
         stack.callback(commits.close)
         self._sinks[output.name], self._commits[output.name] = sink, commits
-        commits.restored(start.committed.get(output.name, ()))
+        commits.begin_from(start.committed_rows.get(output.name, ()))
         for checkpoint, committables in start.rows.get(output.name, ()):
             commits.prepared(checkpoint, committables)
             commits.complete(checkpoint)

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +17,7 @@ from typing import Any
 import deltalake
 import deltalake.transaction
 import pyarrow as pa
+from killed_steps import killer, run_steps
 from pyarrow import fs
 from pyspark.sql.types import LongType, StructType
 
@@ -76,38 +75,13 @@ def write_to(path: str, values: list[int], mode: str, system: Any) -> None:
 
 def kill_at(step: int) -> None:
     """Have this process killed at a step of what it does from now on."""
-    count = iter(range(10**9))
-
-    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
-        def of(*arguments: Any, **options: Any) -> Any:
-            if next(count) == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-            made = call(*arguments, **options)
-            if next(count) == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return made
-
-        return of
-
+    counted = killer(step)
     for name in ("create_dir", "open_output_stream", "delete_file", "delete_dir"):
         setattr(Counted, name, counted(getattr(Counted, name)))
     tables.check_sizes = counted(tables.check_sizes)
     table: Any = deltalake.DeltaTable
     table.create_write_transaction = counted(table.create_write_transaction)
     deltalake.transaction.create_table_with_add_actions = counted(deltalake.transaction.create_table_with_add_actions)
-
-
-def forked(work: Callable[[], None]) -> int:
-    """The status of a child that does something."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        except BaseException as error:
-            print(repr(error), file=sys.stderr, flush=True)
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def main(folder: str, mode: str) -> None:
@@ -135,12 +109,7 @@ def main(folder: str, mode: str) -> None:
             print(json.dumps([before, seen(), lost + [str(note) for note in path.glob("_fastbuf/*")]]))
         sys.stdout.flush()
 
-    for step in range(MOST_STEPS):
-        status = forked(partial(killed, step))
-        assert status in (0, -signal.SIGKILL)
-        if status == 0:
-            break
-    assert forked(partial(look, step + 1)) == 0
+    run_steps(killed, look, MOST_STEPS)
 
 
 tables.struct_type = lambda text: text  # type: ignore[assignment]  # which asks a session

@@ -7,15 +7,12 @@ commit, step 1 at the second, and so on, before it and behind it, until one come
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
-from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import pyarrow as pa
+from killed_steps import forked, killer, run_steps
 from pyarrow import fs
 from pyiceberg.catalog import load_catalog
 from pyiceberg.io.pyarrow import PyArrowFile
@@ -42,34 +39,9 @@ def commit_of(properties: dict[str, str], name: str, values: list[int], mode: st
 
 def kill_at(step: int) -> None:
     """Have this process killed at a step of what it does from now on."""
-    count = iter(range(10**9))
-
-    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
-        def of(*arguments: Any, **options: Any) -> Any:
-            if next(count) == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-            made = call(*arguments, **options)
-            if next(count) == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return made
-
-        return of
-
+    counted = killer(step)
     PyArrowFile.create = counted(PyArrowFile.create)  # type: ignore[method-assign]
     Session.commit = counted(Session.commit)  # type: ignore[method-assign]
-
-
-def forked(work: Callable[[], None]) -> int:
-    """The status of a child that does something."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        except BaseException as error:
-            print(repr(error), file=sys.stderr, flush=True)
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def main(folder: str, mode: str) -> None:
@@ -96,12 +68,7 @@ def main(folder: str, mode: str) -> None:
         sys.stdout.flush()
 
     assert forked(lambda: load_catalog("default", **properties).create_namespace("a")) == 0
-    for step in range(MOST_STEPS):
-        status = forked(partial(killed, mode, step))
-        assert status in (0, -signal.SIGKILL)
-        if status == 0:
-            break
-    assert forked(partial(look, step + 1)) == 0
+    run_steps(partial(killed, mode), look, MOST_STEPS)
 
 
 main(*sys.argv[1:])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from killed_steps import lines_of
 
 deltalake = pytest.importorskip("deltalake", reason="pip install 'fastbuf[delta]'")
 pytest.importorskip("pyspark", reason="pip install 'fastbuf[spark]'")
@@ -29,12 +27,7 @@ from fastbuf_spark.driver import delta, delta_commit  # noqa: E402
 )
 def test_a_write_that_is_killed(tmp_path: Path, mode: str, old: list[int], new: list[int]) -> None:
     """Is seen whole or not at all; the next one is as ever, and takes away what no version has."""
-    program = Path(__file__).with_name("delta_killed.py")
-    done = subprocess.run(
-        [sys.executable, str(program), str(tmp_path), mode], capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    seen = [json.loads(line) for line in done.stdout.splitlines()]
+    seen = lines_of("delta_killed.py", str(tmp_path), mode)
     assert [later for _, later, _ in seen] == [[*rows, 4] for rows, _, _ in seen]
     assert [remains for _, _, remains in seen] == [[]] * len(seen)
     first = [rows for rows, _, _ in seen].index(new)

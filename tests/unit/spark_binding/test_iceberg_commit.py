@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from killed_steps import lines_of
 
 pytest.importorskip("pyiceberg", reason="pip install 'fastbuf[iceberg]'")
 pytest.importorskip("sqlalchemy", reason="pip install 'pyiceberg[sql-sqlite]'")
@@ -32,12 +30,7 @@ from fastbuf_spark.worker.iceberg import text_of, value_of
 )
 def test_a_commit_that_is_killed(tmp_path: Path, mode: str, old: list[int], new: list[int]) -> None:
     """Is seen whole or not at all, whichever of its files was the last one; the next one is as ever."""
-    program = Path(__file__).with_name("iceberg_killed.py")
-    done = subprocess.run(
-        [sys.executable, str(program), str(tmp_path), mode], capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    seen = [json.loads(line) for line in done.stdout.splitlines()]
+    seen = lines_of("iceberg_killed.py", str(tmp_path), mode)
     assert all(later == [*rows, 4] for rows, later in seen)
     first = [rows for rows, _ in seen].index(new)
     assert [rows for rows, _ in seen] == [old] * first + [new] * (len(seen) - first)

@@ -166,7 +166,7 @@ def test_what_a_checkpoint_names_is_kept_as_long_as_it_may_be_restored() -> None
 def test_what_an_earlier_run_committed_is_forgotten_with_the_checkpoints_that_name_it() -> None:
     sink = Sink()
     made, _ = commits(sink)
-    made.restored([(5, []), (6, [{"n": 4}]), (7, [{"n": 5}])])  # 5 names 4, 6 names 5
+    made.begin_from([(5, []), (6, [{"n": 4}]), (7, [{"n": 5}])])  # 5 names 4, 6 names 5
     made.prepared(7, [{"n": 7}])
     made.complete(7)
     made.wait()
@@ -176,7 +176,7 @@ def test_what_an_earlier_run_committed_is_forgotten_with_the_checkpoints_that_na
     made.close()
     assert sink.forgotten == [{"n": 4}]
     made, _ = commits(sink)
-    made.restored([(7, [])])
+    made.begin_from([(7, [])])
     for number in (8, 9):
         made.snapshot(number)
         made.complete(number)
