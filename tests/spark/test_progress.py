@@ -345,7 +345,7 @@ def test_watching_leaves_no_thread(spark: Any) -> None:
         end = time.monotonic() + 10.0
         names = ["fastbuf-watch"]
         while "fastbuf-watch" in names and time.monotonic() < end:  # it ends when no task has come for a second
-            time.sleep(0.05)
+            time.sleep(0.05)  # between two looks
             names = [thread.name for thread in threading.enumerate()]
         yield pa.record_batch({"name": names})
 

@@ -377,7 +377,7 @@ class Commit:
         return cleans
 
     def _tell(self, info: Any, owner: str) -> None:
-        """Say which files others than fastbuf's readers may see of a write of another host, if it was killed."""
+        """Warn of files that a killed write of another host may have left; readers but fastbuf's see them."""
         names = names_in(self._system, f"{info.path}/{JOURNAL}") if is_of_another_host(owner) else None
         if names:
             log.warning(

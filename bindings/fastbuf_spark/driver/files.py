@@ -23,7 +23,7 @@ from fastbuf_spark.worker.stores import children, errors_of_client, is_store, ki
 
 log = logging.getLogger("fastbuf_spark")
 
-SLOW_S = 5.0  #: that a store may take until the log says so
+SLOW_S = 5.0  #: a store that takes longer to list files is named in the log
 LISTINGS = 16  #: directories of a store that are listed at the same time
 SUMMARIES = ("_common_metadata", "_metadata")  #: names of files with the schema of others, best first
 WILD = re.compile(r"[*?\[{\\]")  #: a path with one of these may be a pattern

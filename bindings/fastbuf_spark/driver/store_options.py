@@ -1,4 +1,4 @@
-"""Options and credentials of stores: those that deltalake takes, of a job's settings, and of Spark's own for S3."""
+"""Options and credentials of stores: as deltalake takes them, from a job's settings or from Spark's own for S3."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastbuf_spark.worker.stores import patient
 if TYPE_CHECKING:
     from fastbuf_spark.conf import ShuffleConf
 
-#: Gives the options of a URI, by deltalake's names
+#: A function that returns the options for a URI, under the names that deltalake has for them
 Storage = Callable[[str], Mapping[str, str]]
 
 #: Arguments of pyarrow's S3FileSystem, and deltalake's names of the options, which may begin with ``aws_``

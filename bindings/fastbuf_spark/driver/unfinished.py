@@ -70,7 +70,7 @@ def complete(system: Any, listing: Callable[[], Iterable[Any]]) -> list[Any]:
 
 
 def is_forgotten(system: Any, owner: str, *paths: str) -> bool:
-    """Whether a write of another host has let no sign of life come for :data:`FORGOTTEN_DAYS`.
+    """Whether a write of another host has written nothing for :data:`FORGOTTEN_DAYS` days.
 
     Parameters
     ----------

@@ -279,7 +279,7 @@ class ArrivalTime(SourceTime):
         super().__init__(None, {}, stage)
         self._field = spec.arrives
         # Of all tasks: a split may have been read by another one, on a machine whose clock is ahead
-        self._last_us = max((each["arrived"] for each in restored.values() if each.get("stage") == stage), default=0)
+        self._last_us = max((each["arrival_us"] for each in restored.values() if each.get("stage") == stage), default=0)
 
     def _now_us(self) -> int:
         self._last_us = max(self._last_us, time.time_ns() // 1000)
@@ -303,7 +303,7 @@ class ArrivalTime(SourceTime):
         return self._news.is_due
 
     def snapshot(self) -> dict[str, Any]:
-        return {"stage": self._stage, "arrived": self._last_us}
+        return {"stage": self._stage, "arrival_us": self._last_us}
 
 
 def source_time(spec: TimeSpec | None, restored: Mapping[str, Any], stage: str) -> SourceTime:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: Large enough that the cost of a block is small; small enough for many staging buffers
 BLOCK_BYTES = 64 << 10
 LEAST_BLOCK_BYTES = 2 << 10
-#: All staging buffers of a task at first: of a task of few rows the kernel has few pages to clear
+#: Bytes of all staging buffers of a task at first, so that a task of few rows touches little memory
 FIRST_BYTES = 1 << 20
 
 

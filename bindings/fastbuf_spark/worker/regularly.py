@@ -13,7 +13,7 @@ from fastbuf.exchange.named_thread import start_thread
 
 log = logging.getLogger("fastbuf_spark")
 
-#: Seconds that the thread waits for a next task before it ends: to start one for each task costs a short one a third
+#: Seconds that the thread waits for a next task before it ends.  A thread for each task took a third of a short one
 IDLE_S = 1.0
 
 
@@ -51,7 +51,7 @@ class Regularly:
         return self._due
 
     def make(self) -> None:
-        """The call that is due."""
+        """Make the call that is due, unless the block has ended."""
         with self._calling:
             if self._ended:
                 return
