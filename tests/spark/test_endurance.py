@@ -14,7 +14,11 @@ from nights import nightly
 import fastbuf_spark as fbs
 from fastbuf.cli.demo import flights
 
-RUNS = 200 if os.environ.get("FASTBUF_LONG") == "1" else 14
+LONG = os.environ.get("FASTBUF_LONG") == "1"
+RUNS = 200 if LONG else 14
+# Workers that met late connect late, and keep what they share: of few runs, that is not growth.  A descriptor that
+# each task left behind would be more than this in as few
+FDS_OF_PAIRS = 1 if LONG else 3
 WARM = 4  # the first runs load modules and grow heaps
 OFTEN = 4  # a worker that had more: two runs early and two late can be told apart from what one run holds for longer
 
@@ -62,7 +66,7 @@ def test_nothing_grows(spark: Any, mode: str) -> None:
     reused = {pid: states for pid, states in by_worker.items() if len(states) > OFTEN}
     assert reused, "no worker was reused"
     for pid, states in reused.items():
-        for name, more in (("fds", 1), ("threads", 0), ("rss_kib", 16 * 1024)):
+        for name, more in (("fds", FDS_OF_PAIRS), ("threads", 0), ("rss_kib", 16 * 1024)):
             early, late = early_and_late(states, name)
             assert late <= early + more, f"worker {pid}: {name} {early}, then {late}, in {len(states)} runs"
     print(
