@@ -201,18 +201,19 @@ def nothing_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def fail_at(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+def fail_at(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     """Has the first process that comes to a point of the protocol killed; gives the file that says it was.
 
-    A point is as in :mod:`fastbuf_spark.streams.fail_points`: ``"after prepare"``, ``"after prepare@sink"``.
+    A point is as in :mod:`fastbuf_spark.streams.fail_points`: ``"after prepare"``, ``"after prepare@sink"``; with
+    ``how="stop"`` the process is stopped, and the file has its number.
     """
     from fastbuf_spark.streams import fail_points
 
     folder = tmp_path / "killed"
     folder.mkdir()
 
-    def ask(point: str) -> Path:
-        fail_points.ask(f"{point};{folder}")
+    def ask(point: str, how: str = "") -> Path:
+        fail_points.ask(f"{point};{folder}{how and ';' + how}")
         return folder / point.partition("@")[0].replace(" ", "-")
 
     yield ask

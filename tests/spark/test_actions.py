@@ -30,7 +30,7 @@ def numbers(spark: Any, rows: int = 50_000, parts: int = 2) -> Any:
 
 # Spark ends a worker whose rows it does not all want, and the next action waits for a new one to import everything: so
 # `head` and `first`, which are `take`, are left out.
-@nightly(mode="blocking")
+@nightly(mode="pipelined")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_few_rows(spark: Any, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
     made = fbs.repartition(numbers(spark, 1_000), 2, "k", mode=mode)

@@ -69,6 +69,7 @@ def stop_a_worker_for_a_second(spark: Any, dice: random.Random) -> None:
 
 
 @nightly(but_one="mode")
+@nightly(hurt=kill_a_task)
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", ["pipelined", "blocking"])
 @pytest.mark.parametrize("hurt", [kill_a_task, kill_two_tasks, kill_a_worker, stop_a_worker_for_a_second])

@@ -260,6 +260,7 @@ def test_a_slow_consumer_is_named_while_it_runs(spark: Any) -> None:
     assert "off" in slow["stacks"]  # it sleeps
 
 
+@nightly(asked=False)
 @pytest.mark.parametrize("asked", [False, True])
 def test_a_partition_with_most_of_the_rows_is_skew(spark: Any, asked: bool) -> None:
     def even(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -28,8 +28,8 @@ LONG = os.environ.get("FASTBUF_LONG") == "1"
 
 
 def in_short_runs(number: int, shape: Shape, mode: str) -> bool:
-    """A third of pipelined, some of blocking (Spark's own shuffle), auto where there is something to choose."""
-    return shape.chooses if mode == "auto" else number % (3 if mode == "pipelined" else 9) == 0
+    """A ninth of each mode, auto where there is something to choose."""
+    return shape.chooses if mode == "auto" else number % 9 == (0 if mode == "pipelined" else 4)
 
 
 # By master: each change of it is another Spark

@@ -62,6 +62,7 @@ def of_pairs(directory: str, then: str, pairs: Iterable[tuple[Any, Any]]) -> Ite
 
 
 @nightly(but_one="mode")
+@nightly(but_one="kind")
 @pytest.mark.parametrize("then", ["succeed", "fail", "kill", "stop"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["rows", "pairs", "pipeline"])

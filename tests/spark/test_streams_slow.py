@@ -13,7 +13,7 @@ import numbered
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from nights import LONG
+from nights import LONG, nightly
 from numbered import check
 from test_streams_ends import seen, until
 from test_streams_functions import LONGS, Lists, batch
@@ -148,6 +148,7 @@ def test_too_many_checkpoints_fail(spark: Any, tmp_path: Path, monkeypatch: pyte
     check(exact.table(), 3000)
 
 
+@nightly(shuffled=False)
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_a_sink_that_commits_more_slowly_than_checkpoints_come(spark: Any, tmp_path: Path, shuffled: bool) -> None:
     """Rows do not wait in ever more files: they are not read."""

@@ -2,7 +2,7 @@
 
 The examples of one page share a namespace and a session of Spark, in order, as a reader would type them.  All pages run
 in one process, those with the same master on one SparkContext, so that Spark starts once for each.  By night also those
-that wait for verdicts of the monitor.  A block in
+that wait for verdicts of the monitor, and most of the cookbook.  A block in
 ``python`` fences is run unless it has a title: then it is a file, which another test uses.
 """
 
@@ -73,7 +73,14 @@ def master_of(blocks: list[tuple[int, str]]) -> str | None:
 
 
 EXAMPLES = {str(page.relative_to(ROOT)): blocks_of(page) for page in PAGES}
-BY_NIGHT = ("docs/howto/find-the-slow-stage.md",)  # half a minute
+#: Half a minute, and jobs of verbs that the how-tos have too
+BY_NIGHT = (
+    "docs/howto/find-the-slow-stage.md",
+    *(
+        f"docs/cookbook/{name}.md"
+        for name in ("compaction", "embeddings", "features", "near-duplicates", "sessions", "top-k", "train-test")
+    ),
+)
 # Each change of the master is another Spark
 ORDERED = sorted(
     ((name, master_of(blocks), blocks) for name, blocks in EXAMPLES.items() if LONG or name not in BY_NIGHT),

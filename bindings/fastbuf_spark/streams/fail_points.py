@@ -2,7 +2,7 @@
 
 A test sets ``asked`` on the driver, to ``"name;folder"`` or ``"name@role;folder"``; tasks get it with the description
 of their run.  The first process that comes to the point of this name, in this role, and makes the file of that name in
-the folder, is killed by the kernel.
+the folder, which holds its process number, is killed by the kernel; with ``;stop`` behind it, the kernel stops it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ def reach(point: str, checkpoint: int) -> None:
     """The process has come to this point."""
     if not asked:
         return
-    where, _, folder = asked.partition(";")
+    where, folder, *how = asked.split(";")
     name, _, role = where.partition("@")
     if name != point or checkpoint < FIRST or (role and role not in roles):
         return
     try:
-        os.close(os.open(os.path.join(folder, point.replace(" ", "-")), os.O_CREAT | os.O_EXCL))
+        file = os.open(os.path.join(folder, point.replace(" ", "-")), os.O_CREAT | os.O_EXCL | os.O_WRONLY)
     except FileExistsError:
         return
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.write(file, b"%d" % os.getpid())
+    os.close(file)
+    os.kill(os.getpid(), signal.SIGSTOP if how == ["stop"] else signal.SIGKILL)
