@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -379,6 +380,25 @@ def test_what_is_refused(spark: Any, tmp_path: Path) -> None:
     for other in (spark.range(3), fbs.pipeline(spark.range(3)), None):
         with pytest.raises(ConfigError, match=rf"union takes another stream, not a {type(other).__name__}"):
             numbered.numbered(spark, 1, 1).union(other)  # type: ignore[arg-type]
+
+
+def test_a_spark_without_converters_to_pandas_is_told_where_the_function_is_given(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Spark 4.1 such a stream started, and failed three times."""
+    monkeypatch.setattr("fastbuf_spark.api.functions.no_converters", lambda: "this Spark has no converters")
+    stream = fbs.stream_rate(spark, 1.0, rows=1)
+    windows = stream.with_watermark("timestamp", "1 second").group_by("value", partitions=1).window("1 s")
+    keys, running = stream.group_by("value", partitions=1), numbered.Running()
+    wanted: tuple[Callable[[], Any], ...] = (
+        lambda: stream.map_in_pandas(lambda frames: frames, "v long"),
+        lambda: keys.transform_with_state(running, numbered.SCHEMA),
+        lambda: windows.apply_in_pandas(lambda key, window, frame: frame, "v long"),
+    )
+    for make in wanted:
+        with pytest.raises(ConfigError, match="functions of pandas cannot run: this Spark has no converters; give one"):
+            make()
+    keys.transform_with_state(running, numbered.SCHEMA, arrow=True)
 
 
 def test_checkpoints_that_are_gone_for_long_end_the_stream(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import SchemaError
+from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark import pyspark_private
 from fastbuf_spark.driver.checks import check_function
 from fastbuf_spark.errors import ArgumentError
@@ -26,8 +26,16 @@ if TYPE_CHECKING:
     from fastbuf_spark.driver.staged import Staged
 
 
-def pandas_rules(spark: Any, result: StructType, schema: pa.Schema) -> PandasRules:
-    """A session's settings for conversions to and from pandas; ``schema``: the result's Arrow schema."""
+def pandas_rules(spark: Any, result: StructType, schema: pa.Schema, converts: bool = True) -> PandasRules:
+    """A session's settings for conversions to and from pandas; ``schema``: the result's Arrow schema.
+
+    Raises
+    ------
+    ConfigError
+        This Spark has no such converters, and the function needs them (``converts``).
+    """
+    if converts and no_converters():
+        raise ConfigError(f"functions of pandas cannot run: {no_converters()}; give one of Arrow, or use a newer Spark")
     return PandasRules(
         result,
         schema,

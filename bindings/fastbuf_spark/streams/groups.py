@@ -288,7 +288,7 @@ class StreamGroups:
         name
             Of its state in checkpoints: keep it for as long as the state shall be found.
         arrow
-            Whether ``handleInputRows`` takes and gives record batches, and no frames.
+            Whether ``handleInputRows`` takes and gives record batches, and no frames.  Frames need Spark 4.2.
         """
         from fastbuf_spark.streams.stateful import TIME_MODES, StatefulSpec, shapes_of
 
@@ -303,7 +303,7 @@ class StreamGroups:
         if mode == "event_time":
             _check_times(self._before, "timers of time_mode='event_time'")
         result, spark = struct_type(schema), self._before._spark
-        rules = pandas_rules(spark, result, self._before._arrow(result))
+        rules = pandas_rules(spark, result, self._before._arrow(result), converts=not arrow)
         sent = self._before._as_it_is(processor)
         input_schema = self._before._arrow(self._before.schema)
         label = name or f"{type(processor).__name__} by {', '.join(self._keys)}"
