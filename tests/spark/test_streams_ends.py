@@ -292,6 +292,73 @@ def test_a_commit_that_fails_and_a_task_that_dies_before_the_last_one(spark: Any
     check(sink.table(), ROWS)
 
 
+class FullDisk(MemorySink):
+    """Memory of which the first four tasks cannot prepare rows, as of a disk that is full for a while."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return FullDisk, (self.folder,)
+
+    def writer(self, context: Any) -> Any:
+        made = super().writer(context)
+        real, folder = made.prepare, self.folder
+
+        def prepare(checkpoint: int) -> Any:
+            failed = len(list(folder.glob("failed-*")))
+            if failed < 4:
+                (folder / f"failed-{failed}").touch()
+                raise OSError(28, "No space left on device")
+            return real(checkpoint)
+
+        made.prepare = prepare  # type: ignore[method-assign]
+        return made
+
+
+def test_a_disk_that_is_full_for_a_while_is_not_the_functions_error(spark: Any, tmp_path: Path) -> None:
+    """The same error for the third time ended the query, within a second."""
+    sink = FullDisk(tmp_path)
+    query = numbered.numbered(spark, ROWS, 0).write_stream(sink, tmp_path / "chk", every=0.2)
+    assert query.await_termination(120)
+    assert query.status == {"state": "finished", "message": "", "restarts": 4}
+    check(sink.table(), ROWS)
+
+
+class StateDiskFull(numbered.Running):
+    """Its process cannot write its first two files of state."""
+
+    def init(self, handle: Any) -> None:
+        super().init(handle)
+        from fastbuf.checkpoint.store import StateFile
+
+        real, failures = StateFile.close, [2]
+
+        def close(file: Any) -> int:
+            if not failures[0]:
+                StateFile.close = real  # type: ignore[method-assign]
+                return real(file)
+            failures[0] -= 1
+            raise OSError(28, "No space left on device")
+
+        StateFile.close = close  # type: ignore[method-assign]
+
+
+def test_a_full_disk_at_a_file_of_state(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task declines two checkpoints, which is tolerated; nothing of them is left."""
+    monkeypatch.setattr(numbered, "Running", StateDiskFull)
+    sink = fbs.to_memory()
+    query = numbered.numbered(spark, ROWS, RATE).write_stream(sink, tmp_path / "chk", every=0.2)
+    assert query.await_termination(60)
+    assert query.status["restarts"] == 0
+    assert seen(query, "failed") == 2
+    reasons = [each["reason"] for each in query.progress()["checkpoints"] if each["reason"]]
+    assert "its state cannot be written: OSError: [Errno 28] No space left" in reasons[0]
+    check(sink.table(), ROWS)
+    nothing_waits(tmp_path / "chk")
+
+
 def test_two_queries_on_one_checkpoint(spark: Any, tmp_path: Path) -> None:
     stream = numbered.numbered(spark, None, 10.0)  # type: ignore[arg-type]
     query = stream.write_stream(fbs.to_memory(), tmp_path / "chk", every=5)

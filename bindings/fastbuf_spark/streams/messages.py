@@ -120,6 +120,13 @@ class Decline(FromWorker[None]):
 
 
 @dataclass(frozen=True)
+class Outage(FromWorker[None]):
+    """The task has failed by something that is away for a while: a server, room on a disk; the run ends."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class DataEnd(FromWorker[None]):
     """All rows of a bounded input have passed it."""
 

@@ -240,7 +240,7 @@ class StreamingQuery:
                 if not self._may_restart(outcome):
                     raise StreamFailed(outcome.reason)
                 self._restarts += 1
-                wait = min(MOST_WAIT_S, LEAST_WAIT_S * 2.0 ** min(self._failures - 1, 12))
+                wait = wait_after(self._failures)
                 self._state = "restarting"
                 self._message = f"in {wait:.1f} s, after: {first_line(outcome.reason)}"
                 log.warning("stream '%s' starts again in %.1f s: %s", self.name, wait, outcome.reason)
@@ -263,7 +263,7 @@ class StreamingQuery:
 
     def _may_restart(self, outcome: Outcome) -> bool:
         self._failures += 1
-        if not outcome.by_task or self._failures >= MOST_LOSSES:
+        if not outcome.by_task or (outcome.outage and not self._draining) or self._failures >= MOST_LOSSES:
             return self._failures < MOST_LOSSES
         line = NUMBERS.sub("#", first_line(outcome.reason))  # addresses and places differ where the error does not
         self._last_errors = [*self._last_errors, line][-SAME_ERROR:]
@@ -393,6 +393,11 @@ def check_slots(sc: Any, spec: StreamSpec) -> None:
         f"the stream has {spec.tasks} tasks ({shape}), which hold a slot each for as long as it runs, and Spark has "
         f"{slots}: give its shuffles fewer partitions, or the source fewer tasks, or Spark more slots"
     )
+
+
+def wait_after(failures: int) -> float:
+    """Seconds before the next run, after so many failures in a row."""
+    return float(min(MOST_WAIT_S, LEAST_WAIT_S * 2.0 ** min(failures - 1, 12)))
 
 
 def first_line(reason: str) -> str:

@@ -32,6 +32,7 @@ from fastbuf_spark.pyspark_private import forget_properties
 from fastbuf_spark.streams import messages
 from fastbuf_spark.streams.compatible import operator_of, rows_of, sink_of, source_of
 from fastbuf_spark.streams.fail_points import reach
+from fastbuf_spark.streams.outage import is_outage
 from fastbuf_spark.streams.spec import StreamSpec
 from fastbuf_spark.streams.splits import SplitShares
 from fastbuf_spark.streams.task import run_task
@@ -58,11 +59,14 @@ class Outcome:
         Why it failed.
     by_task
         Whether a task said so itself; else something was lost.
+    outage
+        Whether what a task needs was away.
     """
 
     kind: str
     reason: str = ""
     by_task: bool = False
+    outage: bool = False
 
 
 @dataclass
@@ -102,6 +106,7 @@ class _Discovered:
     splits: list[Any]
     state: Any
     error: str = ""
+    outage: bool = False
 
 
 class StreamRun:
@@ -255,7 +260,8 @@ class StreamRun:
             try:
                 splits, state = source.splits(state)
             except Exception as error:
-                self.inbox.put((None, _Discovered(stage, [], state, f"{type(error).__name__}: {error}")))
+                words = f"{type(error).__name__}: {error}"
+                self.inbox.put((None, _Discovered(stage, [], state, words, is_outage(error))))
                 return
             self.inbox.put((None, _Discovered(stage, splits, state)))
             if source.bounded or self._over.wait(self._discover_s):
@@ -268,10 +274,10 @@ class StreamRun:
                 call(self)
             case messages.TaskJoin():
                 self._joined(connection, message, now)
-            case _Discovered(stage, splits, state, error):
+            case _Discovered(stage, splits, state, error, outage):
                 shares = self._splits[stage]
                 if error:
-                    self._fail(f"the source {shares.source.name} cannot list its splits: {error}", True)
+                    self._fail(f"the source {shares.source.name} cannot list its splits: {error}", True, outage)
                     return
                 for task, some in shares.add([(split.name, split.offset) for split in splits], state).items():
                     self._send(self.tasks[task].connection, messages.AddSplits(tuple(some), any_yet=shares.any_yet))
@@ -313,6 +319,8 @@ class StreamRun:
                 self._align()
             case protocol.RunFailed(reason):
                 self._fail(reason, True)
+            case messages.Outage(reason):
+                self._fail(reason, True, outage=True)
             case _:
                 pass
 
@@ -516,9 +524,9 @@ class StreamRun:
         if self._outcome is None:
             self._outcome = Outcome("stopped")
 
-    def _fail(self, reason: str, by_task: bool) -> None:
+    def _fail(self, reason: str, by_task: bool, outage: bool = False) -> None:
         if self._outcome is None:
-            self._outcome = Outcome("failed", reason, by_task)
+            self._outcome = Outcome("failed", reason, by_task, outage)
 
     def _send(self, connection: Any, message: Any) -> None:
         if connection is not None:

@@ -17,13 +17,14 @@ from fastbuf.checkpoint.alignment import Alignment, Step
 from fastbuf.errors import ExchangeAborted, ExchangeError, StallTimeout
 from fastbuf.exchange.events import Barrier, CancelCheckpoint, EndOfData, Event, Watermark, WatermarkStatus
 from fastbuf.monitor.figures import MOST_BYTES, bounded
-from fastbuf_spark.protocol import Abort, FromDriver, Stop
+from fastbuf_spark.protocol import Abort, FromDriver, RunFailed, Stop
 from fastbuf_spark.spec import not_reached, plain
 from fastbuf_spark.streams import messages
 from fastbuf_spark.streams.commits import Commits
 from fastbuf_spark.streams.event_times import DRAIN_S, GateTime, source_time
 from fastbuf_spark.streams.fail_points import ask, reach
 from fastbuf_spark.streams.operators import ByKeyGroup
+from fastbuf_spark.streams.outage import is_outage
 from fastbuf_spark.streams.snapshots import Snapshots
 from fastbuf_spark.streams.source import Polled, Split
 from fastbuf_spark.wire import data_secret
@@ -64,7 +65,7 @@ def run_task(spec: StreamSpec, number: int) -> None:
                     return
                 if isinstance(verdict, Abort):
                     raise ExchangeAborted(verdict.reason) from None
-            control.abort(words(error))
+            control.abort(words(error), messages.Outage if is_outage(error) else RunFailed)
             raise
 
 

@@ -1,0 +1,29 @@
+"""Which errors say that something is away for a while: a server, the network, room on a disk.  No code is wrong."""
+
+from __future__ import annotations
+
+import errno
+
+NUMBERS = frozenset(
+    {
+        *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT),
+        *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ECONNREFUSED),
+    }
+)
+MOST_CAUSES = 20  #: an error may be its own cause
+
+
+def is_outage(error: BaseException | None) -> bool:
+    """Whether the error, or one that it comes of, is a lost connection, a time that is over, or a disk that is full.
+
+    Clients of servers have errors of their own, which name the system's as what they were raised for.
+    """
+    for _ in range(MOST_CAUSES):
+        if error is None:
+            return False
+        if isinstance(error, ConnectionError | TimeoutError):
+            return True
+        if isinstance(error, OSError) and error.errno in NUMBERS:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
