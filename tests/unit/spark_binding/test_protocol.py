@@ -63,6 +63,7 @@ SAMPLES: dict[str, list[Any]] = {
         messages.TaskRunning(0.5),
         messages.Acknowledge(1, {"splits": {"a": 1}}, {"bytes": 2}),
         messages.Decline(1, "why"),
+        messages.Outage("OSError: No space left on device"),
         messages.DataEnd(),
         messages.Committed(1),
         messages.Collected("results", "n", "QQ=="),
