@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import errno
+import re
 
 NUMBERS = frozenset(
     {
         *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT),
         *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ECONNREFUSED),
     }
+)
+#: pyarrow's errors of an object store have no number, but these words of the store's client
+STORE_WORDS = re.compile(
+    r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|THROTTLING|REQUEST_TIMEOUT)"
+    r"|HTTP status (429|5\d\d)"
 )
 MOST_CAUSES = 20  #: an error may be its own cause
 
@@ -23,7 +29,7 @@ def is_outage(error: BaseException | None) -> bool:
             return False
         if isinstance(error, ConnectionError | TimeoutError):
             return True
-        if isinstance(error, OSError) and error.errno in NUMBERS:
+        if isinstance(error, OSError) and (error.errno in NUMBERS or STORE_WORDS.search(str(error))):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import http.server
 import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -93,6 +95,36 @@ def refused() -> BaseException:
     raise AssertionError("somebody answered")
 
 
+def store(name: str) -> BaseException:
+    """What pyarrow raises for a store where nobody listens, or which says 503."""
+    fs = pytest.importorskip("pyarrow.fs", reason="pip install 'fastbuf[arrow]'")
+
+    class Unavailable(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_: object) -> None:
+            """Nothing on the terminal."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Unavailable) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = f"127.0.0.1:{server.server_port if name == 'unavailable' else 1}"
+        once = fs.AwsStandardS3RetryStrategy(max_attempts=1)
+        keys = {"access_key": "a", "secret_key": "b", "region": "us-east-1"}
+        there = fs.S3FileSystem(endpoint_override=place, scheme="http", retry_strategy=once, **keys)
+        try:
+            there.get_file_info(fs.FileSelector("bucket/folder"))
+        except OSError as error:
+            return error
+        finally:
+            server.shutdown()
+    raise AssertionError("it answered")
+
+
 def circular() -> BaseException:
     error = ValueError("its own cause")
     error.__cause__ = error
@@ -104,6 +136,8 @@ def circular() -> BaseException:
     [
         (chained, True),
         (refused, True),
+        (lambda: store("unavailable"), True),
+        (lambda: store("away"), True),
         (circular, False),
         (lambda: TimeoutError(), True),
         (lambda: BrokenPipeError(), True),
