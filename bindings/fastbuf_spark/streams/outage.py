@@ -22,7 +22,8 @@ MOST_CAUSES = 20  #: an error may be its own cause
 def is_outage(error: BaseException | None) -> bool:
     """Whether the error, or one that it comes of, is a lost connection, a time that is over, or a disk that is full.
 
-    Clients of servers have errors of their own, which name the system's as what they were raised for.
+    Clients of servers have errors of their own, raised for the system's, with ``from`` or while that is handled.  One
+    of Python's own that is raised there without ``from`` is a mistake of the handler.
     """
     for _ in range(MOST_CAUSES):
         if error is None:
@@ -31,5 +32,6 @@ def is_outage(error: BaseException | None) -> bool:
             return True
         if isinstance(error, OSError) and (error.errno in NUMBERS or STORE_WORDS.search(str(error))):
             return True
-        error = error.__cause__ or error.__context__
+        is_clients = type(error).__module__ != "builtins" and not error.__suppress_context__
+        error = error.__cause__ or (error.__context__ if is_clients else None)
     return False

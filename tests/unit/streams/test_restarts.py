@@ -84,6 +84,22 @@ def chained() -> BaseException:
         return error
 
 
+class ClientError(Exception):
+    """As botocore's, which is no OSError."""
+
+
+def while_handled(kind: type[Exception], hides: bool = False) -> BaseException:
+    try:
+        try:
+            raise TimeoutError("no answer")
+        except TimeoutError:
+            if hides:
+                raise kind("a row is bad") from None
+            raise kind("no endpoint")  # noqa: B904
+    except kind as error:
+        return error
+
+
 def refused() -> BaseException:
     """What urllib makes of a port that nobody listens on."""
     with socket.socket() as unused:
@@ -136,6 +152,9 @@ def circular() -> BaseException:
     [
         (chained, True),
         (refused, True),
+        (lambda: while_handled(ClientError), True),
+        (lambda: while_handled(ClientError, hides=True), False),
+        (lambda: while_handled(TypeError), False),
         (lambda: store("unavailable"), True),
         (lambda: store("away"), True),
         (circular, False),
