@@ -47,7 +47,7 @@ def folded(df: DataFrame, how: Fold, marked: bool) -> DataFrame:
         from pyspark.sql import functions as F
 
         longest = max(map(len, df.columns))
-        df = df.select("*", F.spark_partition_id().alias(MARK.ljust(longest + 1, "_")))  # no column's name
+        df = df.select("*", F.spark_partition_id().alias(MARK.ljust(longest + 1, "_")))  # longer than each name
     return df.coalesce(how.tasks)
 
 

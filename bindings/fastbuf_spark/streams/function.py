@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Tasks that a batch's number tells apart
 TASKS = 1 << 16
 DONE = ".done"
-#: The number of batches that have none
+#: ``batch_id`` of every batch where rows come at least once: such batches are not counted
 NO_BATCH = -1
 
 

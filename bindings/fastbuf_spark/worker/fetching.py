@@ -191,7 +191,7 @@ class Fetcher:
         waiting, left = deque(files), TRIES
         lost: list[tuple[_Wanted, str]] = []
         while waiting:
-            asked: deque[_Wanted] = deque()  # in the order of the answers
+            asked: deque[_Wanted] = deque()  # answers come in this order
             connection = self._connections.pop(server, None)
             try:
                 if connection is None:
