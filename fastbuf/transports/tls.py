@@ -245,7 +245,7 @@ class Relay:
         self._closing_at = monotonic() + _LAST_WORDS_S
         with contextlib.suppress(OSError):
             self._wake_out.send(b"x")
-        # A thread cannot wait for itself: the garbage collector may end the environment in the relay's own
+        # otherwise the garbage collector ended the environment in the relay's thread
         if self._thread is threading.current_thread():
             return
         if self._thread is not None:
