@@ -12,7 +12,7 @@ from nights import nightly
 from test_groups import KEYS, frame, listed, same
 
 import fastbuf_spark as fbs
-from fastbuf.errors import SchemaError
+from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.pyspark_private import no_converters
 
 pytestmark = pytest.mark.spark
@@ -217,3 +217,5 @@ def test_a_spark_without_the_converters(spark: Any, monkeypatch: pytest.MonkeyPa
     assert same(made, df) == 80
     with pytest.raises(SchemaError, match="mode='pipelined' cannot run: this Spark has no converters"):
         fbs.group_by(df, "k", num_partitions=2, mode="pipelined").apply_in_pandas(results, df.schema)
+    with pytest.raises(ConfigError, match="functions of pandas cannot run: this Spark has no converters; use map_in_a"):
+        fbs.pipeline(df).map_in_pandas(lambda frames: frames, df.schema)

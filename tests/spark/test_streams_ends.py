@@ -254,27 +254,34 @@ def test_a_stream_that_is_drained_in_no_time(spark: Any, tmp_path: Path) -> None
     assert query.status["state"] == "stopped"
 
 
-class FlakySink(MemorySink):
-    """Memory whose commit fails three times, and whose process dies at the first commit of a last checkpoint."""
+class HurtSink(MemorySink):
+    """Memory that fails so many times, in whatever process; files in a folder count."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.folder = folder
 
     def __reduce__(self) -> Any:
-        return FlakySink, (self.folder,)
+        return type(self), (self.folder,)
+
+    def fail(self, times: int, error: OSError) -> None:
+        failed = len(list(self.folder.glob("failed-*")))
+        if failed < times:
+            (self.folder / f"failed-{failed}").touch()
+            raise error
+
+
+class FlakySink(HurtSink):
+    """Its commit fails three times, and its process dies at the first commit of a last checkpoint."""
 
     def writer(self, context: Any) -> Any:
         made = super().writer(context)
-        real, folder = made.commit, self.folder
+        real, killed = made.commit, self.folder / "killed"
 
         def commit(checkpoint: int, committables: Any) -> None:
-            failed = len(list(folder.glob("failed-*")))
-            if failed < 3:
-                (folder / f"failed-{failed}").touch()
-                raise OSError("the place is closed")
-            if committables and committables[-1]["rows"] and not (folder / "killed").exists():
-                (folder / "killed").touch()
+            self.fail(3, OSError("the place is closed"))
+            if committables and committables[-1]["rows"] and not killed.exists():
+                killed.touch()
                 os.kill(os.getpid(), 9)
             real(checkpoint, committables)
 
@@ -292,25 +299,15 @@ def test_a_commit_that_fails_and_a_task_that_dies_before_the_last_one(spark: Any
     check(sink.table(), ROWS)
 
 
-class FullDisk(MemorySink):
-    """Memory of which the first four tasks cannot prepare rows, as of a disk that is full for a while."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder
-
-    def __reduce__(self) -> Any:
-        return FullDisk, (self.folder,)
+class FullDisk(HurtSink):
+    """Four tasks cannot prepare rows, as on a disk that is full for a while."""
 
     def writer(self, context: Any) -> Any:
         made = super().writer(context)
-        real, folder = made.prepare, self.folder
+        real = made.prepare
 
         def prepare(checkpoint: int) -> Any:
-            failed = len(list(folder.glob("failed-*")))
-            if failed < 4:
-                (folder / f"failed-{failed}").touch()
-                raise OSError(28, "No space left on device")
+            self.fail(4, OSError(28, "No space left on device"))
             return real(checkpoint)
 
         made.prepare = prepare  # type: ignore[method-assign]

@@ -34,8 +34,8 @@ def pandas_rules(spark: Any, result: StructType, schema: pa.Schema, converts: bo
     ConfigError
         This Spark has no such converters, and the function needs them (``converts``).
     """
-    if converts and no_converters():
-        raise ConfigError(f"functions of pandas cannot run: {no_converters()}; give one of Arrow, or use a newer Spark")
+    if converts:
+        check_converters("give one of Arrow, or use a newer Spark")
     return PandasRules(
         result,
         schema,
@@ -47,6 +47,12 @@ def pandas_rules(spark: Any, result: StructType, schema: pa.Schema, converts: bo
         _is_set(spark, "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "false"),
         iterables(spark),
     )
+
+
+def check_converters(instead: str) -> None:
+    """ConfigError if this Spark has no converters to and from pandas; ``instead``: what to do."""
+    if why := no_converters():
+        raise ConfigError(f"functions of pandas cannot run: {why}; {instead}")
 
 
 def by_name(spark: Any) -> bool:

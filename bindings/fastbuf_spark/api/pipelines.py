@@ -12,7 +12,7 @@ import numpy as np
 
 from fastbuf.errors import ConfigError
 from fastbuf_spark.api.cogroups import Cogrouped, Cogroups
-from fastbuf_spark.api.functions import pandas_rules
+from fastbuf_spark.api.functions import check_converters, pandas_rules
 from fastbuf_spark.api.groups import Grouped, Groups, Verb
 from fastbuf_spark.conf import MODES, ShuffleConf
 from fastbuf_spark.driver import pipeline as steps
@@ -141,11 +141,8 @@ class Pipeline:
         barrier, profile
             As for :meth:`map_in_arrow`.
         """
-        from fastbuf_spark.pyspark_private import no_converters
-
         check_function("func", func, "takes an iterator of pandas.DataFrame and returns one")
-        if no_converters():
-            raise ConfigError(f"map_in_pandas cannot run: {no_converters()}; use map_in_arrow, or to_df().mapInPandas")
+        check_converters("use map_in_arrow, or to_df().mapInPandas")
         result, sent, special = struct_type(schema), self._as_it_is(func), steps.Special.of(barrier, profile)
         return self._then(steps.Map(sent, result, name_of(func), partial(_pandas_map, sent, result), special))
 
