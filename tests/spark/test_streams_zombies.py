@@ -44,7 +44,7 @@ def watchful(sessions: Any) -> Iterator[Cluster]:
 
 
 def executor_of(spark: Any, worker: int, folder: Path) -> list[psutil.Process]:
-    """Its process and that which starts its workers."""
+    """Processes of the executor that a worker belongs to: its Java, and the daemon that starts its workers."""
     above = psutil.Process(worker).parents()
     executor = next(each for each in of_role(spark, "executor", folder) if each in above)
     return [executor, *(each for each in above if each.ppid() == executor.pid)]
@@ -70,10 +70,10 @@ def test_a_task_that_goes_on_when_another_has_its_place(
     for process in executor:
         process.suspend()
     try:
-        # The first may end in the same executor, which has a slot left
+        # Spark may place the first restart on the stopped executor, which has a free slot
         until(lambda: query.status["restarts"] and seen(query) > 1, 120)
         zombie.resume()
-        time.sleep(1)  # it goes on with its commit: who would end it stands still
+        time.sleep(1)  # for its commit; the daemon that would end it is stopped, too
     finally:
         for process in [zombie, *executor]:
             with contextlib.suppress(psutil.NoSuchProcess):  # Spark ends an executor that it has given up

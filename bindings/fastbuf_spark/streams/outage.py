@@ -16,7 +16,7 @@ STORE_WORDS = re.compile(
     r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|THROTTLING|REQUEST_TIMEOUT)"
     r"|HTTP status (429|5\d\d)"
 )
-MOST_CAUSES = 20  #: an error may be its own cause
+MOST_CAUSES = 20  #: to look at: an error may be its own cause, again and again
 
 
 def is_outage(error: BaseException | None) -> bool:

@@ -60,7 +60,7 @@ class Outcome:
     by_task
         Whether a task said so itself; else something was lost.
     outage
-        Whether what a task needs was away.
+        Whether it failed because a server, the network or room on a disk was away.
     """
 
     kind: str
