@@ -161,10 +161,10 @@ def core(quick: bool) -> list[dict[str, Any]]:
 
 
 class Slow:
-    """State by key, and so many seconds for a row."""
+    """State by key, and so many seconds for a row of some keys; rows go on, or end here."""
 
-    def __init__(self, row_s: float) -> None:
-        self.row_s = row_s
+    def __init__(self, row_s: float, keys: range, last: bool) -> None:
+        self.row_s, self.keys, self.last = row_s, keys, last
 
     def init(self, handle: Any) -> None:
         self._count = handle.getValueState("count", "n long")
@@ -173,9 +173,10 @@ class Slow:
         (n,) = self._count.get() or (0,)
         for batch in rows:
             n += batch.num_rows
-            time.sleep(self.row_s * batch.num_rows)
+            time.sleep(self.row_s * batch.num_rows if key[0] in self.keys else 0.0)
+            if not self.last:
+                yield batch
         self._count.update((n,))
-        return ()
 
     def handleExpiredTimer(self, key: Any, times: Any, info: Any) -> Any:
         return ()
@@ -190,26 +191,35 @@ def keyed(batches: Any) -> Any:
 
     for batch in batches:
         values = batch.column("value")
-        yield pa.RecordBatch.from_arrays([pc.bit_wise_and(values, 7), values], names=["k", "v"])
+        yield pa.RecordBatch.from_arrays([pc.bit_wise_and(values, KEYS - 1), values], names=["k", "v"])
+
+
+KEYS = 8
+#: What the slow stage takes in a second (None: all that comes), and the keys for which it is slow, its tasks
+SCENES = ((None, KEYS, 1), (100_000, KEYS, 1), (20_000, KEYS, 1), (5_000, KEYS, 1), (5_000, 1, 2))
 
 
 def spark(quick: bool) -> list[dict[str, Any]]:
-    """Checkpoints of a stream each second, by the rows that its stage with state takes in a second."""
+    """Checkpoints of a stream of two sources each second, by the rows that its stage with state takes in a second."""
     from pyspark.sql import SparkSession
 
     import fastbuf_spark as fbs
 
-    session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    session = SparkSession.builder.master("local[5]").config("spark.ui.enabled", "false").getOrCreate()
     conf = fbs.ShuffleConf(memory_bytes="4m", batch_bytes="32k", buffer_timeout=0.005)
     made = []
-    for rate in (None,) if quick else (None, 100_000, 20_000, 5_000):
+    for rate, keys, tasks in SCENES[:1] if quick else SCENES:
         row_s = 0.0 if rate is None else 1 / rate
         offered = 20_000.0 if rate is None else 0.0
         with tempfile.TemporaryDirectory() as folder:
-            stream = fbs.stream_rate(session, offered, tasks=1, conf=conf).map_in_arrow(keyed, "k long, v long")
-            stream = stream.group_by("k", partitions=1).transform_with_state(
-                Slow(row_s), "k long", arrow=True, name="slow"
+            stream = fbs.stream_rate(session, offered, splits=2, tasks=2, conf=conf).map_in_arrow(
+                keyed, "k long, v long"
             )
+            for name, partitions, slow_s in (("slow", tasks, row_s), ("behind", 1, 0.0)):
+                stage = Slow(slow_s, range(keys), name == "behind")
+                stream = stream.group_by("k", partitions=partitions).transform_with_state(
+                    stage, "k long, v long", arrow=True, name=name
+                )
             query = stream.write_stream(fbs.to_memory(), f"{folder}/chk", every=1.0)
             wanted = 2 if quick else 8
 
@@ -221,7 +231,7 @@ def spark(quick: bool) -> list[dict[str, Any]]:
                 query.await_termination(0.2)
             told = complete()[2 if not quick else 0 :]  # the first ones stand before the backlog
             query.stop()
-        made.append({"rate": rate, "complete": len(told)})
+        made.append({"rate": rate, "keys": keys, "complete": len(told)})
         for name in ("duration_s", "start_delay_s", "alignment_s", "sync_s", "async_s"):
             made[-1][name] = statistics.median([each[name] for each in told]) if told else None
         print(json.dumps(made[-1]), flush=True)
