@@ -284,7 +284,9 @@ class StreamGroups:
         output_mode
             For a job that is moved from Spark; here what the processor gives is written as it is.
         time_mode
-            "none", "processing_time" or "event_time": what its timers go by.
+            "none", "processing_time" or "event_time": what its timers go by.  With "event_time" late rows come to the
+            processor, which has the watermark to tell them by; with ``watermark="spark"`` they are left out, as by
+            Spark, where the column of ``with_watermark`` is still there.
         name
             Of its state in checkpoints: keep it for as long as the state shall be found.
         arrow
@@ -300,14 +302,16 @@ class StreamGroups:
         )
         if mode not in TIME_MODES:
             raise ConfigError(f"time_mode is {time_mode!r}: it must be one of {', '.join(TIME_MODES)}")
+        late_by = ""
         if mode == "event_time":
             _check_times(self._before, "timers of time_mode='event_time'")
+            late_by = next((name for name in _times(self._before, "spark") if name in self._before.schema.names), "")
         result, spark = struct_type(schema), self._before._spark
         rules = pandas_rules(spark, result, self._before._arrow(result), converts=not arrow)
         sent = self._before._as_it_is(processor)
         input_schema = self._before._arrow(self._before.schema)
         label = name or f"{type(processor).__name__} by {', '.join(self._keys)}"
-        operator = StatefulSpec(sent, self._keys, input_schema, rules, mode, arrow, shapes_of(processor))
+        operator = StatefulSpec(sent, self._keys, input_schema, rules, mode, arrow, shapes_of(processor), late_by)
         return self._with(operator, result, label)
 
     def transform_batches_with_state(
@@ -358,9 +362,10 @@ class StreamGroups:
         return Stream(self._before._spark, (*stream._drafts[:-1], last), stream._conf)
 
 
-def _times(stream: Stream) -> list[str]:
-    """The columns of ``with_watermark``."""
-    return sorted({draft.time.column for draft in stream._drafts if draft.time is not None})
+def _times(stream: Stream, rule: str = "") -> list[str]:
+    """The columns of ``with_watermark``, or of those with this rule."""
+    marks = [draft.time for draft in stream._drafts if draft.time is not None]
+    return sorted({mark.column for mark in marks if rule in ("", mark.rule)})
 
 
 def _check_times(stream: Stream, words: str) -> None:

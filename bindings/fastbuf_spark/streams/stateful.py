@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.checkpoint.state import GroupedMap, Timers
 from fastbuf.errors import ConfigError
 from fastbuf.event_time.arrow_rows import words_of
+from fastbuf.event_time.watermarks import MAX
 from fastbuf_spark.pyspark_private import active_context, pickled
 from fastbuf_spark.results import about
 from fastbuf_spark.schema import conform
@@ -340,6 +341,8 @@ class StatefulSpec:
         Whether it takes and gives tables of Arrow's, and no frames.
     shapes
         The schemas that ``init`` gives as text.
+    late_by
+        Column of times: rows whose time is not above the watermark are left out, as by Spark; empty: none are.
     """
 
     processor: Any
@@ -349,6 +352,7 @@ class StatefulSpec:
     time_mode: str
     arrow: bool = False
     shapes: Mapping[str, StructType] = field(default_factory=dict)
+    late_by: str = ""
 
     def __call__(self) -> StatefulOperator:
         return StatefulOperator(self)
@@ -372,16 +376,28 @@ class StatefulOperator:
         self._groups: KeyGroups | None = None
         self._swept = time.monotonic()
         self._sweeping: list[int] = []
+        self._late_rows = 0
 
     def open(self, key_groups: int) -> None:
         self._groups = KeyGroups(self._spec.keys, key_groups)
         self._spec.processor.init(self._handle)
+
+    def begin(self, mark_ms: int) -> None:
+        """The task's watermark was this; none yet is 0, as in Spark."""
+        if mark_ms > 0:
+            self._here.watermark_ms = self._told(mark_ms)
+
+    def _told(self, mark_ms: int) -> int:
+        """What the processor is told: Spark's watermark is a millisecond ahead of Flink's, and of ours."""
+        return min(mark_ms + 1, MAX) if self._spec.late_by else mark_ms
 
     def rows(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         import numpy as np
 
         from fastbuf_spark.worker.order import codes, sorting, starts
 
+        if self._spec.late_by and self._here.watermark_ms and not (batch := self._in_time(batch)).num_rows:
+            return
         assert self._groups is not None
         here, processor = self._here, self._spec.processor
         here.now_ms = time.time_ns() // 1_000_000
@@ -404,6 +420,17 @@ class StatefulOperator:
             results = processor.handleInputRows(key, iter((self._part(whole, begin, end),)), times)
             yield from self._batches(results)
         yield from self._rest()
+
+    def _in_time(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows above the watermark, and those without a time."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        times = batch.column(self._spec.late_by)
+        mark = pa.scalar(self._here.watermark_ms * 1000).cast(times.type)
+        in_time = batch.filter(pc.fill_null(pc.greater(times, mark), True))
+        self._late_rows += batch.num_rows - in_time.num_rows
+        return in_time
 
     def _part(self, whole: Any, begin: int, end: int) -> Any:
         if self._spec.arrow:
@@ -453,7 +480,7 @@ class StatefulOperator:
         yield from self._rest()
 
     def watermark(self, time_ms: int) -> Iterable[pa.RecordBatch]:
-        self._here.watermark_ms = max(self._here.watermark_ms, time_ms)
+        self._here.watermark_ms = max(self._here.watermark_ms, self._told(time_ms))
         self._here.now_ms = time.time_ns() // 1_000_000
         return self._fire(time_ms) if self._spec.time_mode == "event_time" else ()
 
@@ -505,7 +532,8 @@ class StatefulOperator:
                 self._handle.states[name].entries.restore(group, entries)
 
     def figures(self) -> dict[str, Any]:
-        return {"state_keys": max((len(s.entries) for s in self._handle.states.values()), default=0)}
+        late = {"late_rows": self._late_rows} if self._spec.late_by else {}
+        return {"state_keys": max((len(s.entries) for s in self._handle.states.values()), default=0), **late}
 
     def close(self) -> None:
         self._spec.processor.close()
