@@ -28,7 +28,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 # cython-lint calls pycodestyle by name.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help build demo test checked faults nightly debug-build tsan-build asan-build debug-test tsan-test asan-test lint format bench bench-smoke compare wheel sdist wheels release docs clean distclean need-build need-java
+.PHONY: help build demo test checked faults compat nightly debug-build tsan-build asan-build debug-test tsan-test asan-test lint format bench bench-smoke compare wheel sdist wheels release docs clean distclean need-build need-java
 
 help:
 	@sed -n '1,8p' Makefile
@@ -113,11 +113,21 @@ faults: $(BUILT)
 	@$(BIN)/python tests/faults $(FAULTS_ARGS) --only redos,gc_storm,neighbours,skew_and_gc --out build/faults.jsonl
 	@$(BIN)/python tests/faults --merge --out build/faults.jsonl | tee build/faults.txt
 
+# The tests that have a Spark, with the older ones that the binding takes; what those have not is skipped by its name.
+PYSPARKS ?= 4.1.4 4.2.1
+compat: $(PYSPARKS:%=compat-%)
+
+compat-%: need-java $(BUILT)
+	@sh .ci/quiet "installs PySpark $*" $(LOGS)/pyspark-$*.log \
+	    $(BIN)/python -m pip install --quiet --upgrade --target build/pyspark-$* pyspark==$*
+	PYTHONPATH=$(abspath build/pyspark-$*) $(BIN)/python -m pytest -n 2 tests/spark $(PYTEST_ARGS)
+
 # What takes hours: all that CI leaves out (tests with the mark nightly), and the long variant of every test that has one.
 nightly: need-java $(BUILT)
 	$(MAKE) faults
 	$(MAKE) bench-smoke
 	FASTBUF_LONG=1 $(MAKE) test
+	$(MAKE) compat
 	FASTBUF_LONG=1 $(MAKE) debug-test tsan-test asan-test
 
 lint: need-build $(BUILT)
