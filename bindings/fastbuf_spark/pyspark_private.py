@@ -475,12 +475,26 @@ def task_stream() -> Any:
 
     An argument ``infile`` of a function ``main`` further up; on Connect too.
     """
+    stream = _of_main("infile")
+    return stream if hasattr(stream, "peek") else None
+
+
+def flush_output() -> None:
+    """Send what the task that calls this has written for Spark; where it is not found it goes when it is enough.
+
+    An argument ``outfile`` of a function ``main`` further up; on Connect too.
+    """
+    stream = _of_main("outfile")
+    if hasattr(stream, "flush"):
+        stream.flush()
+
+
+def _of_main(argument: str) -> Any:
     frame: Any = sys._getframe()
     while frame is not None:
         code = frame.f_code
-        if code.co_name == "main" and "infile" in code.co_varnames[: code.co_argcount]:
-            stream = frame.f_locals["infile"]
-            return stream if hasattr(stream, "peek") else None
+        if code.co_name == "main" and argument in code.co_varnames[: code.co_argcount]:
+            return frame.f_locals[argument]
         frame = frame.f_back
     return None
 

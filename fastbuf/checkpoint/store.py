@@ -391,13 +391,24 @@ class CheckpointStore:
             shutil.rmtree(target, ignore_errors=True)  # so that it can be tried again
             raise
 
+    def settle(self, checkpoint: int, savepoint: str | os.PathLike[str] | None = None) -> None:
+        """Note that all rows that a checkpoint names are committed, or one that was exported as this savepoint."""
+        path = self._file(checkpoint)
+        if savepoint is not None:
+            path = Path(savepoint) / "checkpoints" / path.name
+        else:
+            self.check_generation()
+        metadata = read_metadata(path)
+        if metadata["rows"]:
+            _write(path, _signed({**metadata, "rows": {}}))
+
     def begin_from(self, savepoint: str | os.PathLike[str]) -> None:
         """Take a savepoint as the first checkpoint of this job, if it has none yet.
 
         Raises
         ------
         CheckpointError
-            It cannot be read.
+            It cannot be read, or names rows that are not known to be committed.
         """
         if self.numbers():
             return
@@ -406,6 +417,12 @@ class CheckpointStore:
         if not names:
             raise CheckpointError(f"{source} has no savepoint")
         metadata = read_metadata(source / "checkpoints" / names[-1])
+        if any(some for waiting in metadata["rows"].values() for _, some in waiting):
+            raise CheckpointError(
+                f"rows of checkpoint {metadata['checkpoint']} in {source} wait for their sink, and only the stream "
+                "that wrote them can commit them: start it again with this directory as its checkpoint=, and take a "
+                "savepoint then"
+            )
         verify_pieces(source / "state", metadata)
         for name in sorted({entry[0] for entry in pieces_of(metadata)}):
             _write(self.path / "state" / name, (source / "state" / name).read_bytes())
@@ -413,8 +430,7 @@ class CheckpointStore:
         self.key_groups = job["key_groups"]
         text = json.dumps({"format": FORMAT, "job": self.job, "key_groups": self.key_groups})
         _write(self.path / "job.json", text.encode())
-        # Rows that waited in front of the sink are committed by the job that they are of
-        _write(self._file(metadata["checkpoint"]), _signed({**metadata, "rows": {}}), exclusive=True)
+        _write(self._file(metadata["checkpoint"]), _signed(metadata), exclusive=True)
 
     def _file(self, checkpoint: int) -> Path:
         return self.path / "checkpoints" / f"{checkpoint:0{DIGITS}}.json"

@@ -23,11 +23,12 @@ FIRST_WAIT_S = 0.1  #: doubled after each failure
 
 
 class Commits:
-    """What a sink's task has prepared and not yet committed."""
+    """What a sink's task has prepared and not yet committed, for an output of this name."""
 
-    def __init__(self, sink: SinkWriter, control: Control) -> None:
+    def __init__(self, sink: SinkWriter, control: Control, output: str) -> None:
         self._sink = sink
         self._control = control
+        self._output = output
         self._waiting: dict[int, Sequence[Committable]] = {}  # by checkpoint; those that are done leave
         self._due: deque[int] = deque()
         # Committed, by the order in which they were; a checkpoint that names them may be restored
@@ -140,7 +141,7 @@ class Commits:
                         return False
                 wait *= 2
         reach("after commit", checkpoint)
-        self._control.send(Committed(checkpoint))
+        self._control.send(Committed(self._output, checkpoint))
         return True
 
     def is_behind(self) -> bool:

@@ -133,8 +133,9 @@ class DataEnd(FromWorker[None]):
 
 @dataclass(frozen=True)
 class Committed(FromWorker[None]):
-    """Its rows of a checkpoint are visible."""
+    """Its rows of a checkpoint are visible where the output goes, and so are those of the checkpoints before it."""
 
+    output: str
     checkpoint: int
 
 

@@ -30,6 +30,7 @@ from fastbuf_spark.driver.jobs import TAG
 from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.pyspark_private import forget_properties
 from fastbuf_spark.streams import messages
+from fastbuf_spark.streams.committed_rows import CommittedRows
 from fastbuf_spark.streams.compatible import operator_of, rows_of, sink_of, source_of
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.outage import is_outage
@@ -161,6 +162,8 @@ class StreamRun:
         self._job_ended = threading.Event()
         self._over = threading.Event()
         self._savepoints: list[tuple[int, str, Callable[[str], None]]] = []
+        self._rows = CommittedRows(store)
+        self._unheard: list[Callable[[StreamRun], None]] = []
 
     # ---- the rendezvous' side: any message goes to the query's thread
 
@@ -311,6 +314,8 @@ class StreamRun:
                 if all(each.data_ended for each in self.tasks) and not self._final_asked:
                     self._final_asked = True
                     self._do(self.coordinator.trigger(now, _wall_ms(), final=True))
+            case messages.Committed(output, checkpoint):
+                self._rows.committed(self.tasks.index(view), output, checkpoint)
             case messages.Collected(output, name, rows):
                 sink: Any = next(each.sink for each in self.spec.outputs if each.name == output)
                 sink.collected(name, rows)
@@ -445,14 +450,11 @@ class StreamRun:
             shares.end(name for task in shares.tasks for name in acks[task]["state"].get("ended", ()))
         self._note_times(ack["state"].get("times", {}) for ack in acks.values())
         self._do(self.coordinator.stored(checkpoint, time.monotonic()))
+        self._rows.stored(checkpoint, acks)
         due, self._savepoints = self._savepoints, []
         for least, path, answer in due:
             if checkpoint >= least:
-                try:
-                    self._store.export(checkpoint, path)
-                    answer("")
-                except Exception as error:
-                    answer(f"{type(error).__name__}: {error}")
+                self._rows.export(path, answer)
             else:
                 self._savepoints.append((least, path, answer))
 
@@ -511,13 +513,8 @@ class StreamRun:
 
     def unheard(self) -> list[Callable[[StreamRun], None]]:
         """The commands that came when it was over."""
-        calls = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                message = self.inbox.get_nowait()[1]
-                if isinstance(message, Command):
-                    calls.append(message.call)
-        return calls
+        calls, self._unheard = self._unheard, []
+        return calls + [message.call for _, message in _taken(self.inbox) if isinstance(message, Command)]
 
     def stop(self) -> None:
         """End the run as it is."""
@@ -545,10 +542,25 @@ class StreamRun:
         if not self._job_ended.wait(END_S):
             log.error("the job of run %d of stream '%s' does not end", self.spec.generation, self.spec.name)
         self._server.post(lambda: self._server.forget([self.spec.exchange]))
+        for connection, message in _taken(self.inbox):
+            if isinstance(message, messages.Committed):
+                self._handle(connection, message, time.monotonic())
+            elif isinstance(message, Command):
+                self._unheard.append(message.call)
+        self._rows.end()
         for _, _, answer in self._savepoints:
             answer("the run has ended before")
         for thread in threads:
             thread.join(5)
+
+
+def _taken(inbox: queue.SimpleQueue[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """All that is in it."""
+    taken = []
+    with contextlib.suppress(queue.Empty):
+        while True:
+            taken.append(inbox.get_nowait())
+    return taken
 
 
 def _places(metadata: dict[str, Any]) -> str:

@@ -202,7 +202,7 @@ class StreamTask:
         if hasattr(sink, "collect"):
             sink.collect = lambda name, part: self._control.send(messages.Collected(output.name, name, part))
         stack.callback(sink.close)
-        commits = Commits(sink, self._control)
+        commits = Commits(sink, self._control, output.name)
         stack.callback(commits.close)
         self._sinks[output.name], self._commits[output.name] = sink, commits
         commits.begin_from(start.committed_rows.get(output.name, ()))

@@ -22,8 +22,9 @@ from fastbuf_spark.spec import ExchangeSpec
 from fastbuf_spark.worker.chains import Chain
 from fastbuf_spark.worker.fetching import Fetcher
 from fastbuf_spark.worker.file_server import Finder
-from fastbuf_spark.worker.held import Description, HeldFile, Row, batches_of, root_of, run_of_task
+from fastbuf_spark.worker.held import DESCRIPTION, SECTION, Description, HeldFile, Row, batches_of, root_of, run_of_task
 from fastbuf_spark.worker.serving import serving
+from fastbuf_spark.worker.signs import Signs
 from fastbuf_spark.worker.task_input import InputGuard, task_context
 from fastbuf_spark.worker.watch import reported
 
@@ -231,6 +232,8 @@ class MapSide:
     spec: ExchangeSpec
 
     def __call__(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
         codec, conf = self.spec.codec, self.spec.conf
         assert isinstance(codec, BatchCodec)
         file = _held_file(self.spec)
@@ -243,8 +246,10 @@ class MapSide:
                 yield
             staging.close()
 
+        signs = Signs(pa.schema([(SECTION, pa.int32()), (DESCRIPTION, pa.binary())]))
         for rows in _written(self.spec, file, steps(), lambda: staging.records, staging.digest):
             yield from batches_of(rows)
+            yield from signs.due()
 
 
 @dataclass(frozen=True)

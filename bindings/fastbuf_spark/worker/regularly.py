@@ -81,7 +81,8 @@ class _Caller:
 
     def remove(self, block: Regularly) -> None:
         with self._changed:
-            self._blocks.remove(block)
+            if block in self._blocks:  # not in a child that a user's function has forked, and that leaves its blocks
+                self._blocks.remove(block)
 
     def _run(self) -> None:
         idle_since = math.inf

@@ -21,6 +21,7 @@ from fastbuf_spark.java_text import java_float
 from fastbuf_spark.schema import cast
 from fastbuf_spark.worker import serving
 from fastbuf_spark.worker.order import codes, sorting, starts
+from fastbuf_spark.worker.signs import Signs
 from fastbuf_spark.worker.stores import cause_of, client_words, same_system
 
 if TYPE_CHECKING:
@@ -79,18 +80,20 @@ class Write:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
+        names = ("attempt", "path", "rows", "bytes", "details")
+        types = (pa.string(), pa.string(), pa.int64(), pa.int64(), pa.string())
+        signs = Signs(pa.schema(list(zip(names, types, strict=True))))
         attempt = Attempt(replace(self, system=same_system(self.system)))
         try:
             for batch in batches:
                 for folder, part in self._parts(batch):
                     attempt.add(folder, part)
+                yield from signs.due()
             written = attempt.close()
         except BaseException:
             attempt.abandon()
             raise
-        names = ("attempt", "path", "rows", "bytes", "details")
         columns = zip(*written, strict=True) if written else ((),) * len(names)
-        types = (pa.string(), pa.string(), pa.int64(), pa.int64(), pa.string())
         arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, names=list(names))
 

@@ -35,7 +35,7 @@ def state_file(store: CheckpointStore, checkpoint: int, data: bytes) -> list[Any
 
 
 def metadata(*entries: list[Any]) -> dict[str, Any]:
-    return {"operators": {"sum": {"pieces": {str(i): entry for i, entry in enumerate(entries)}}}, "rows": []}
+    return {"operators": {"sum": {"pieces": {str(i): entry for i, entry in enumerate(entries)}}}, "rows": {}}
 
 
 def begun(path: Path) -> CheckpointStore:
@@ -281,18 +281,24 @@ def test_savepoints(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "a", key_groups=16)
     store.open_generation()
     entry = state_file(store, 7, b"state")
-    store.write(7, {**metadata(entry), "rows": [[7, [{"file": "x"}]]]})
+    store.write(7, {**metadata(entry), "rows": {"sink": [[7, [{"file": "x"}]]]}})
     store.export(7, tmp_path / "saved")
     with pytest.raises(CheckpointError, match="is not empty"):
         store.export(7, tmp_path / "saved")
     new = CheckpointStore(tmp_path / "b", key_groups=128)
+    with pytest.raises(CheckpointError, match=r"rows of checkpoint 7 in .*saved wait for their sink"):
+        new.begin_from(tmp_path / "saved")
+    store.settle(7, tmp_path / "saved")  # the old job has committed them
     new.begin_from(tmp_path / "saved")
+    assert store.latest()["rows"] != {}  # type: ignore[index]
+    store.settle(7)
+    assert store.latest()["rows"] == {}  # type: ignore[index]
     assert new.key_groups == 16
     assert new.job != store.job
     found = new.latest()
     assert found is not None
     assert found["checkpoint"] == 7
-    assert found["rows"] == {}  # the old job commits them
+    assert found["rows"] == {}
     assert read_piece(new.state_folder, entry) == b"state"
     assert CheckpointStore(tmp_path / "b").key_groups == 16
     new.begin_from(tmp_path / "nothing")  # it has a checkpoint

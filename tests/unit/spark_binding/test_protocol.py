@@ -65,7 +65,7 @@ SAMPLES: dict[str, list[Any]] = {
         messages.Decline(1, "why"),
         messages.Outage("OSError: No space left on device"),
         messages.DataEnd(),
-        messages.Committed(1),
+        messages.Committed("rows", 1),
         messages.Collected("results", "n", "QQ=="),
         messages.TaskFigures({"rows_in": 1}),
     ],

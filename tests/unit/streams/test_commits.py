@@ -51,7 +51,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def commits(sink: Any) -> tuple[Commits, Told]:
     told = Told()
-    return Commits(sink, told), told  # type: ignore[arg-type]
+    return Commits(sink, told, "rows"), told  # type: ignore[arg-type]
 
 
 def test_in_order_and_those_that_were_passed_over() -> None:
@@ -68,7 +68,7 @@ def test_in_order_and_those_that_were_passed_over() -> None:
     made.complete(3)
     made.wait()
     assert [number for number, _ in sink.committed] == [1, 2, 3]
-    assert told.sent == [Committed(1), Committed(2), Committed(3)]
+    assert told.sent == [Committed("rows", 1), Committed("rows", 2), Committed("rows", 3)]
     made.close()
 
 
@@ -80,7 +80,7 @@ def test_three_failures_then_it_works() -> None:
     made.wait()
     made.check()
     assert sink.tries == 4
-    assert told.sent == [Committed(1)]
+    assert told.sent == [Committed("rows", 1)]
     made.close()
 
 
@@ -131,7 +131,7 @@ def test_an_epoch_without_rows_is_told_too() -> None:
     assert made.waiting() == []
     made.complete(1)
     made.wait()
-    assert told.sent == [Committed(1)]
+    assert told.sent == [Committed("rows", 1)]
     made.close()
 
 
