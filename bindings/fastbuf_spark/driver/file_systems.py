@@ -107,7 +107,13 @@ def shared_folder(name: str, path: str | os.PathLike[str], instead: str = "") ->
     there = next((each for each in (Path(local), *Path(local).absolute().parents) if each.exists()), None)
     if there is not None and not there.is_dir():
         raise ConfigError(f"{name} is {os.fspath(path)!r}: give a directory, and {there} is a file")
-    return local
+    return os.path.abspath(local)  # workers have other working directories
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """A path that is the same in workers, which have other working directories; URIs are as they are."""
+    text = os.fspath(path)
+    return text if re.match(r"\w+:", text) or not text.strip() else os.path.abspath(os.path.expanduser(text))
 
 
 def _in_store(path: str) -> str:

@@ -1,7 +1,7 @@
 """A Delta table as a sink: files that no version has, until their checkpoint is complete and the task adds them.
 
-Each commit carries the transaction of an application, Delta's own way to be idempotent: its name is that of the task in
-this run of the stream, its version the checkpoint.
+Each commit carries the transaction of an application, Delta's own way to be idempotent: its name is that of the writer,
+a task of a run for one output, its version the checkpoint.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from fastbuf.checkpoint.store import sync_directory
 from fastbuf.errors import ConfigError
 from fastbuf_spark.driver.delta import location
 from fastbuf_spark.driver.delta_commit import Added, DeltaCommit, check_columns, check_table, existing
+from fastbuf_spark.driver.file_systems import absolute
 from fastbuf_spark.driver.file_types import of_arrow
 from fastbuf_spark.driver.writer_options import codec, directories, listed
 from fastbuf_spark.formats.parquet import file_schema
-from fastbuf_spark.streams.delta_upsert import Merges
+from fastbuf_spark.streams.delta_upsert import Merges, MergingWriter, application_of
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.parquet import MEMORY_BYTES, FileWriter, parted, sync_file
 from fastbuf_spark.streams.sink import CommitFailed, Committable, SinkContext, SinkWriter, StagedRows
-from fastbuf_spark.streams.staged import StagingWriter
 from fastbuf_spark.worker.delta import DeltaWrite
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class DeltaSink:
     def writer(self, context: SinkContext) -> SinkWriter:
         """Writes into a directory of this stream's; with keys, into the checkpoint's until the rows are merged."""
         if self.keys:
-            return StagingWriter(context, Merges(self._location()[2], self.storage_options, self.keys, context))
+            return MergingWriter(context, Merges(self._location()[2], self.storage_options, self.keys, context))
         return _DeltaWriter(self, context)
 
     def _location(self) -> tuple[Any, str, str]:
@@ -96,7 +96,7 @@ class _DeltaWriter(FileWriter):
 
         self._system, self._root, _ = sink._location()
         self._is_local = isinstance(self._system, fs.LocalFileSystem)
-        self._application = f"fastbuf-{context.job}-{context.generation}-{context.task}"
+        self._application = application_of(context)
         self._folder = f"fastbuf-{context.job}"
         self._to = sink._commit(context.schema)
         shape, columns, by = parted(context.schema, sink.partition_by)
@@ -171,4 +171,4 @@ def to_delta(
     ConfigError
         When the stream is started: the table has other columns, or a key is none of them, nested, or a float.
     """
-    return DeltaSink(os.fspath(path), listed(partition_by), codec(compression), storage_options, listed(keys))
+    return DeltaSink(absolute(path), listed(partition_by), codec(compression), storage_options, listed(keys))

@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import random
+import secrets
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbuf_spark.driver.delta import delta_errors, opened, package
 from fastbuf_spark.driver.delta_commit import RETRIES, not_made, properties_of
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.sink import Committable, SinkContext
-from fastbuf_spark.streams.staged import staged_batches
+from fastbuf_spark.streams.staged import StagingWriter, staged_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 WAIT_S = 0.05  #: at most so long, at random, after another task's merge has changed the same files
+
+
+def application_of(context: SinkContext) -> str:
+    """A name for the transactions of a writer, which none has had: numbers of runs and checkpoints may come again.
+
+    They do where an older copy of the checkpoints is put back.
+    """
+    output = Path(context.folder).name
+    return f"fastbuf-{context.job}-{context.generation}-{context.task}-{output}-{secrets.token_hex(4)}"
+
+
+class MergingWriter(StagingWriter):
+    """Names the transaction by which its rows are merged."""
+
+    def __init__(self, context: SinkContext, commits: Merges) -> None:
+        super().__init__(context, commits)
+        self._application = application_of(context)
+
+    def prepare(self, checkpoint: int) -> list[Committable]:
+        return [{**each, "application": self._application} for each in super().prepare(checkpoint)]
 
 
 class Merges:
@@ -30,8 +52,9 @@ class Merges:
 
         for each in committables:
             rows = pa.Table.from_batches(staged_batches(self._context, each))
-            application = f"fastbuf-{self._context.job}-{each['generation']}-{each['task']}"
-            self._merge(newest_of_keys(rows, self._keys), (application, each["checkpoint"]))
+            # A version before named it by these
+            named = each.get("application") or f"fastbuf-{self._context.job}-{each['generation']}-{each['task']}"
+            self._merge(newest_of_keys(rows, self._keys), (named, each["checkpoint"]))
             reach("in commit", each["checkpoint"])
 
     def _merge(self, rows: pa.Table, application: tuple[str, int]) -> None:
