@@ -399,8 +399,8 @@ class CheckpointStore:
         else:
             self.check_generation()
         metadata = read_metadata(path)
-        if metadata["rows"]:
-            _write(path, _signed({**metadata, "rows": {}}))
+        if not metadata.get("committed"):
+            _write(path, _signed({**metadata, "committed": True}))
 
     def begin_from(self, savepoint: str | os.PathLike[str]) -> None:
         """Take a savepoint as the first checkpoint of this job, if it has none yet.
@@ -417,7 +417,8 @@ class CheckpointStore:
         if not names:
             raise CheckpointError(f"{source} has no savepoint")
         metadata = read_metadata(source / "checkpoints" / names[-1])
-        if any(some for waiting in metadata["rows"].values() for _, some in waiting):
+        waits = any(some for waiting in metadata["rows"].values() for _, some in waiting)
+        if waits and not metadata.get("committed"):
             raise CheckpointError(
                 f"rows of checkpoint {metadata['checkpoint']} in {source} wait for their sink, and only the stream "
                 "that wrote them can commit them: start it again with this directory as its checkpoint=, and take a "
@@ -430,7 +431,7 @@ class CheckpointStore:
         self.key_groups = job["key_groups"]
         text = json.dumps({"format": FORMAT, "job": self.job, "key_groups": self.key_groups})
         _write(self.path / "job.json", text.encode())
-        _write(self._file(metadata["checkpoint"]), _signed(metadata), exclusive=True)
+        _write(self._file(metadata["checkpoint"]), _signed({**metadata, "rows": {}}), exclusive=True)
 
     def _file(self, checkpoint: int) -> Path:
         return self.path / "checkpoints" / f"{checkpoint:0{DIGITS}}.json"

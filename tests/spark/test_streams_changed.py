@@ -311,8 +311,15 @@ def test_rows_that_wait_for_a_sink_are_not_left_to_another(spark: Any, tmp_path:
     query.savepoint(str(tmp_path / "saved"))
     query.stop()
     parquet = fbs.to_parquet(tmp_path / "out")
-    with pytest.raises(ConfigError, match="wait to be committed by MemorySink, and the sink is ParquetSink: "):
-        stream(0).write_stream(parquet, tmp_path / "chk")
+
+    def away(rows: Any, batch: int) -> None:
+        raise ConnectionError("it is away")
+
+    waits = stream(0.02).write_stream(fbs.to_function(away), tmp_path / "waits", every=0.1)
+    until(lambda: seen(waits) >= 1 and waits.progress()["stages"][0]["rows_in"])
+    waits.stop()
+    with pytest.raises(ConfigError, match="wait to be committed by FunctionSink, and the sink is ParquetSink: "):
+        stream(0).write_stream(parquet, tmp_path / "waits")
     query = stream(0).write_stream(parquet, tmp_path / "new", every=0.1, restore_from=str(tmp_path / "saved"))
     assert query.await_termination(60)
     files = [str(path) for path in (tmp_path / "out").glob("*.parquet")]

@@ -193,3 +193,59 @@ def test_old_files_are_read_at_first(spark: Any, tmp_path: Path, put: Any) -> No
     found = ours(spark, tmp_path / "in", "v long", tmp_path)
     assert [row["v"] for row in found] == [0, 1, 2]
     assert found == sparks(spark, tmp_path / "in", "v long", tmp_path)
+
+
+def source(spark: Any, path: Path, schema: str = "v long", **options: Any) -> Any:
+    """What lists and reads the files, on its own."""
+    return fbs.stream_files(spark, str(path), "parquet", schema, **options)._drafts[0].source
+
+
+def file(folder: Path, name: str, changed: float, value: int = 0) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"v": [value]}), folder / name)
+    os.utime(folder / name, (changed, changed))
+    return str(folder / name)
+
+
+def test_another_directory_has_times_of_its_own(spark: Any, tmp_path: Path) -> None:
+    """Its files were never read, if the first one's were newer; and back in that one, none is read again."""
+    old, new = 1_600_000_000.0, 1_700_000_000.0
+    first = [file(tmp_path / "first", "old", old), file(tmp_path / "first", "new", new)]
+    second = [file(tmp_path / "second", "older", old - 1e8), file(tmp_path / "second", "old", old)]
+    state = None
+    for folder, wanted in (("first", first), ("second", second), ("first", []), ("second", [])):
+        splits, state = source(spark, tmp_path / folder).splits(state)
+        assert sorted(split.name for split in splits) == sorted(wanted), folder
+    late = file(tmp_path / "first", "new and late", old)
+    assert source(spark, tmp_path / "first").splits(state)[0] == []  # older than the newest by more than a week
+    os.utime(late, (new, new))
+    assert [split.name for split in source(spark, tmp_path / "first").splits(state)[0]] == [late]
+    of_before = {"newest": int(new * 1e9), "seen": {}}
+    assert source(spark, tmp_path / "second").splits(of_before)[0] == []
+
+
+def test_a_file_half_read_when_the_source_had_another_path(spark: Any, tmp_path: Path) -> None:
+    """Its directories were cut off by the length of the new path: their columns were null."""
+    path = file(tmp_path / "in" / "k=3" / "n=x", "a.parquet", 1e9, 30)
+    (tmp_path / "another-longer-name").mkdir()
+    for folder in ("in", "another-longer-name"):
+        reads = source(spark, tmp_path / folder, "v long, k int, n string")
+        assert [batch.to_pylist() for batch, _ in reads.rows(path, 0)] == [[{"v": 30, "k": 3, "n": "x"}]]
+
+
+def test_a_directory_that_is_away_for_a_while(spark: Any, tmp_path: Path) -> None:
+    """As a mount that comes back: the query ended within a second.  One that never was there still ends it."""
+    folder, sink = tmp_path / "in", fbs.to_memory()
+    file(folder, "1.parquet", 1e9, 1)
+    stream = fbs.stream_files(spark, str(folder), "parquet", "v long", tasks=1)
+    query = stream.write_stream(sink, tmp_path / "chk", every=0.1, discover_every=0.05)
+    until(lambda: sink.table().num_rows == 1)
+    folder.rename(tmp_path / "away")
+    until(lambda: query.status["restarts"] >= 4)
+    (tmp_path / "away").rename(folder)
+    file(folder, "2.parquet", 1e9, 2)
+    until(lambda: sink.table().num_rows == 2)
+    query.stop()
+    nowhere = fbs.stream_files(spark, str(tmp_path / "nowhere"), "parquet", "v long", tasks=1)
+    with pytest.raises(StreamFailed, match="cannot list its splits: NothingThere"):
+        nowhere.write_stream(fbs.to_memory(), tmp_path / "other").await_termination("1 minute")

@@ -1,8 +1,8 @@
 """Which rows of a run's checkpoints are committed.
 
 Another job that begins with a savepoint never sees the rows that its sinks had prepared: so a savepoint is taken when
-these are committed.  And a checkpoint whose rows are all committed names none, so that the next start need not find
-them again where the output went.
+these are committed.  And a checkpoint whose rows are all committed says so, so that the next start need not find them
+where the output went.
 """
 
 from __future__ import annotations

@@ -41,22 +41,32 @@ def sink_of(sink: Any) -> str:
 
 
 def rows_of(output: Output, checkpoint: Mapping[str, Any]) -> list[Any]:
-    """What waits in front of an output's sink, by checkpoint: nothing if it waits for another kind of sink."""
+    """What a checkpoint names for an output's sink, by checkpoint: nothing if it is for another kind of sink."""
     sinks = checkpoint.get("sinks", {})
     rows: list[Any] = checkpoint["rows"].get(output.name, [])
     return rows if sinks.get(output.name) in (None, sink_of(output.sink)) else []
 
 
+def waiting_rows_of(output: Output, checkpoint: Mapping[str, Any]) -> list[Any]:
+    """What of it is not known to be committed."""
+    return [] if checkpoint.get("committed") else rows_of(output, checkpoint)
+
+
 def committed_rows_of(output: Output, checkpoints: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
     """For each checkpoint, the oldest first: rows in front of a sink that the one before it names, and it does not.
 
-    They were committed in between.  Their files stay as long as a checkpoint is there that names them.
+    They were committed in between, and so was what a checkpoint names that says so itself.  Their files stay as long as
+    a checkpoint is there that names them.
     """
-    names = [[each for _, some in rows_of(output, checkpoint) for each in some] for checkpoint in checkpoints]
-    return [
-        [checkpoint["checkpoint"], [each for each in before if each not in now]]
-        for checkpoint, before, now in zip(checkpoints, [[], *names], names, strict=False)
-    ]
+    committed: list[list[Any]] = []
+    before: list[Any] = []
+    for checkpoint in checkpoints:
+        now = [each for _, some in rows_of(output, checkpoint) for each in some]
+        left = [each for each in before if each not in now]
+        done = bool(checkpoint.get("committed"))
+        committed.append([checkpoint["checkpoint"], left + now * done])
+        before = [] if done else now
+    return committed
 
 
 def check_sinks(outputs: Iterable[Output], restored: Mapping[str, Any]) -> None:
@@ -67,6 +77,8 @@ def check_sinks(outputs: Iterable[Output], restored: Mapping[str, Any]) -> None:
     ConfigError
         They would be.
     """
+    if restored.get("committed"):
+        return
     sinks = {output.name: sink_of(output.sink) for output in outputs}
     for name, rows in restored["rows"].items():
         before, now = restored.get("sinks", {}).get(name), sinks.get(name)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Collection, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError
@@ -20,6 +21,7 @@ from fastbuf_spark.driver.splits import fragments
 from fastbuf_spark.formats import CLASSES, format_of
 from fastbuf_spark.formats.base import Format
 from fastbuf_spark.schema import conform, struct_type
+from fastbuf_spark.streams.outage import Away
 from fastbuf_spark.streams.source import Polled, Split, SplitReader
 from fastbuf_spark.worker.reading import Piece, Read
 from fastbuf_spark.worker.stores import is_store, same_system
@@ -36,8 +38,8 @@ MAX_AGE_S = 7 * 24 * 3600.0  #: Spark's maxFileAge
 class FilesSource:
     """See :func:`fastbuf_spark.stream_files`.  A split is a file, its offset the number of rows that were read.
 
-    The state is the files that were seen, but for those older than the newest one by ``max_age_s``, which are not
-    looked at any more.
+    The state is the files that were seen, but for those older than the newest one of the path by ``max_age_s``, which
+    are not looked at any more.
 
     Attributes
     ----------
@@ -66,8 +68,10 @@ class FilesSource:
     def splits(self, state: Any) -> tuple[list[Split], Any]:
         """Files by the times at which they were written."""
         seen = dict(state["seen"]) if state else {}
-        newest = int(state["newest"]) if state else 0
-        files = listing.matching(listed := self._listed(), self.options)
+        # By path: times in another directory say nothing of those in this one.  A version before had one for all
+        newest_of = dict(state.get("newest_of") or {self.base: state["newest"]}) if state else {}
+        newest = int(newest_of.get(self.base, 0))
+        files = listing.matching(listed := self._listed(bool(state)), self.options)
         times = {file.path: file.changed for file in files}
         latest = max([newest, *times.values()])
         oldest = latest - int(self.max_age_s * 1e9)
@@ -76,16 +80,20 @@ class FilesSource:
         if fresh:
             self._check(listed, {path for _, path in fresh})
         seen.update((path, changed) for changed, path in fresh)
-        recent = {path: changed for path, changed in seen.items() if changed >= oldest}
-        return [Split(path, 0) for _, path in fresh], {"newest": latest, "seen": recent}
+        recent = {path: t for path, t in seen.items() if t >= oldest or not path.startswith(self.base)}
+        state = {"newest_of": {**newest_of, self.base: latest}, "seen": recent}
+        return [Split(path, 0) for _, path in fresh], state
 
-    def _listed(self) -> list[listing.File]:
+    def _listed(self, before: bool) -> list[listing.File]:
+        """All files; ``before``: they have been listed before."""
         try:
             return listing.listed(self.path, None, self.options).files
-        except listing.NothingThere:
-            if not is_store(file_system(self.path, None)[0]):  # where a directory is no more than its objects
-                raise
-            return []
+        except listing.NothingThere as error:
+            if is_store(file_system(self.path, None)[0]):  # where a directory is no more than its objects
+                return []
+            if before:  # a mount may come back
+                raise Away(str(error)) from None
+            raise
 
     def _check(self, files: list[listing.File], fresh: Collection[str]) -> None:
         """Raise an error if names of directories are not as the schema has them, or differ."""
@@ -108,7 +116,10 @@ class FilesSource:
         if is_true(self.options, "recursiveFileLookup"):
             return {}
         base = self.root or listing.base_of(self.base, path)
-        values = values_of(path[len(base) :].split("/")[:-1])
+        folders = path.removeprefix(base).split("/")[:-1]
+        if not path.startswith(base):  # half read when the source had another path: what its last directories say
+            folders = list(takewhile(lambda folder: "=" in folder, reversed(folders)))
+        values = values_of(folders)
         return {key: value for key, value in values if key in self.read.shown.names}
 
     def _piece(self, path: str) -> tuple[Read, Piece]:

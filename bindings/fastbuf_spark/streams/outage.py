@@ -19,6 +19,10 @@ STORE_WORDS = re.compile(
 MOST_CAUSES = 20  #: to look at: an error may be its own cause, again and again
 
 
+class Away(OSError):
+    """What was there is not there for now."""
+
+
 def is_outage(error: BaseException | None) -> bool:
     """Whether the error, or one that it comes of, is a lost connection, a time that is over, or a disk that is full.
 
@@ -28,7 +32,7 @@ def is_outage(error: BaseException | None) -> bool:
     for _ in range(MOST_CAUSES):
         if error is None:
             return False
-        if isinstance(error, ConnectionError | TimeoutError):
+        if isinstance(error, ConnectionError | TimeoutError | Away):
             return True
         if isinstance(error, OSError) and (error.errno in NUMBERS or STORE_WORDS.search(str(error))):
             return True

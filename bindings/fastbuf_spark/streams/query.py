@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import re
 import secrets
 import threading
@@ -24,6 +25,7 @@ from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.pyspark_private import is_stopped
 from fastbuf_spark.streams import fail_points
 from fastbuf_spark.streams.compatible import committed_rows_of, rows_of
+from fastbuf_spark.streams.drafts import Duration, seconds_of
 from fastbuf_spark.streams.run import Command, Outcome, StreamRun
 from fastbuf_spark.streams.spec import StreamSpec
 
@@ -131,15 +133,15 @@ class StreamingQuery:
     def status(self) -> dict[str, Any]:
         """``state``: starting, running, restarting, draining, stopped, finished or failed; and a ``message``."""
         state, message, run = self._state, self._message, self._run
-        if state == "running" and run is not None and not run.running:
-            state, message = "starting", run.what_it_awaits()
+        if state in ("running", "draining") and run is not None and not run.running:
+            state, message = "starting" if state == "running" else state, run.what_it_awaits()
         return {"state": state, "message": message, "restarts": self._restarts}
 
     def exception(self) -> StreamFailed | None:
         """The error that ended the query; None if there is none."""
         return self._error
 
-    def await_termination(self, timeout_s: float | None = None) -> bool:
+    def await_termination(self, timeout_s: Duration | None = None) -> bool:
         """Wait for its end; whether it has ended.
 
         Raises
@@ -147,12 +149,12 @@ class StreamingQuery:
         StreamFailed
             It has ended by an error.
         """
-        done = self._ended.wait(timeout_s)
+        done = self._ended.wait(_timeout("timeout_s", timeout_s))
         if self._error is not None:
             raise self._error
         return done
 
-    def stop(self, drain: bool = False, timeout: float | None = 120.0) -> None:
+    def stop(self, drain: bool = False, timeout: Duration | None = 120.0) -> None:
         """End the query; the next start goes on from its last checkpoint.
 
         Parameters
@@ -160,7 +162,7 @@ class StreamingQuery:
         drain
             End the sources first, have windows give what they hold, and take a last checkpoint behind the last row.
         timeout
-            Seconds to wait for the end.
+            How long to wait for the end; None: for as long as it takes.
 
         Raises
         ------
@@ -169,6 +171,7 @@ class StreamingQuery:
         StallTimeout
             It has not ended within that time, and goes on to.
         """
+        timeout_s = _timeout("timeout", timeout)
         if drain:
             self._draining = True
             self._state = "draining" if self.is_active else self._state
@@ -176,24 +179,27 @@ class StreamingQuery:
         else:
             self._stopping.set()
             self._command(lambda run: run.stop())
-        if not self._ended.wait(timeout):
-            why = f" ({self._message})" if self._message else ""
+        if not self._ended.wait(timeout_s):
+            message = self.status["message"]
+            why = f" ({message})" if message else ""
             raise StallTimeout(
-                f"stream '{self.name}' has not ended within {timeout:g} s: it is {self._state}{why}; wait with "
+                f"stream '{self.name}' has not ended within {timeout_s:g} s: it is {self._state}{why}; wait with "
                 f"await_termination(){', or end it where it is: stop()' if drain else ''}"
             )
         if drain and self._error is not None:
             raise self._error
 
-    def savepoint(self, path: str, timeout: float = 120.0) -> None:
+    def savepoint(self, path: str, timeout: Duration | None = 120.0) -> None:
         """Take a checkpoint now, and copy it to a directory of its own, which stays until you remove it.
+
+        It is taken when the rows of the checkpoint are committed: a stream that begins with it goes on behind them.
 
         Raises
         ------
         CheckpointError
-            It could not be taken or copied within that time.
+            It could not be taken or copied, or its rows could not be committed, within that time.
         """
-        folder = shared_folder("path", path)
+        folder, timeout_s = shared_folder("path", path), _timeout("timeout", timeout)
         answered, answers = threading.Event(), [""]
 
         def answer(error: str) -> None:
@@ -201,12 +207,12 @@ class StreamingQuery:
             answered.set()
 
         self._command(lambda run: run.savepoint(folder, answer))
-        deadline = time.monotonic() + timeout
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while not answered.wait(min(0.1, max(0.0, deadline - time.monotonic()))):
             if self._ended.is_set() and not answered.is_set():
                 raise CheckpointError(f"no savepoint was taken: the stream has ended, it is {self._state}")
             if time.monotonic() >= deadline:
-                raise CheckpointError(f"no savepoint was taken within {timeout:g} s: {self._message or self._state}")
+                raise CheckpointError(f"no savepoint was taken within {timeout_s:g} s: {self._message or self._state}")
         if answers[0]:
             raise CheckpointError(f"the savepoint failed: {answers[0]}")
 
@@ -403,3 +409,7 @@ def wait_after(failures: int) -> float:
 def first_line(reason: str) -> str:
     """What a reason says before its traceback."""
     return reason.strip().partition("\n")[0][:500]
+
+
+def _timeout(name: str, value: Duration | None) -> float | None:
+    return None if value is None or value == math.inf else seconds_of(name, value)

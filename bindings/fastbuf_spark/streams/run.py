@@ -31,7 +31,7 @@ from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.pyspark_private import forget_properties
 from fastbuf_spark.streams import messages
 from fastbuf_spark.streams.committed_rows import CommittedRows
-from fastbuf_spark.streams.compatible import operator_of, rows_of, sink_of, source_of
+from fastbuf_spark.streams.compatible import operator_of, sink_of, source_of, waiting_rows_of
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.outage import is_outage
 from fastbuf_spark.streams.spec import StreamSpec
@@ -363,11 +363,12 @@ class StreamRun:
             }
             outputs = [output for output in spec.outputs if output.stage == view.stage and restored]
             committed_rows = restored.get("committed_rows", {})
+            waiting = {output.name: waiting_rows_of(output, restored) for output in outputs}
             start = messages.TaskStart(
                 tuple((join.host, join.port, join.gate) for join in behind if join is not None),
                 tuple(splits.get(number, ())),
                 {stage.name: mine} if mine else {},
-                {output.name: _share(rows_of(output, restored), view.subtask, stage.tasks) for output in outputs},
+                {name: _share(rows, view.subtask, stage.tasks) for name, rows in waiting.items()},
                 restored.get("times", {}),
                 {
                     output.name: [[n, some[view.subtask :: stage.tasks]] for n, some in committed_rows[output.name]]
@@ -543,7 +544,7 @@ class StreamRun:
             log.error("the job of run %d of stream '%s' does not end", self.spec.generation, self.spec.name)
         self._server.post(lambda: self._server.forget([self.spec.exchange]))
         for connection, message in _taken(self.inbox):
-            if isinstance(message, messages.Committed):
+            if isinstance(message, messages.Collected | messages.Committed):  # of a task that had its turn at the end
                 self._handle(connection, message, time.monotonic())
             elif isinstance(message, Command):
                 self._unheard.append(message.call)
