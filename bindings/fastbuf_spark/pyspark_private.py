@@ -75,6 +75,14 @@ def setting(sc: Any, name: str, default: Any = None) -> Any:
     return sc._conf.get(name, default)
 
 
+@unless("")
+def default_file_system() -> str:
+    """The URI of Hadoop's default file system; empty: that of this host, or no SparkContext is here.  ``_jsc``."""
+    sc = active_context()
+    uri = "" if sc is None else str(sc._jsc.hadoopConfiguration().get("fs.defaultFS") or "")
+    return "" if uri.lower().startswith("file:") else uri
+
+
 def own_directory(sc: Any) -> str:
     """The directory that Spark removes at the driver's end.  ``_temp_dir``."""
     return str(sc._temp_dir)

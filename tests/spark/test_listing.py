@@ -330,3 +330,28 @@ def test_a_pattern_that_is_none(spark: Any, tmp_path: Path) -> None:
     """Is refused."""
     with pytest.raises(ConfigError, match=r"\[z-a\] is no pattern: '\[z-a\]': bad character range"):
         fbs.read_parquet(spark, f"{tmp_path}/[z-a]")
+
+
+def test_a_path_without_a_scheme_where_sparks_default_is_another_file_system(spark: Any, tmp_path: Path) -> None:
+    """It was the driver's disk, silently, where Spark reads and writes HDFS."""
+    fbs.read_parquet(spark, _parquet(tmp_path)).count()
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    before = settings.get("fs.defaultFS")
+    settings.set("fs.defaultFS", "hdfs://127.0.0.1:9")
+    words = r"has no scheme, and is in hdfs://127.0.0.1:9 for Spark \(fs.defaultFS\): say which is meant"
+    try:
+        for use in (
+            lambda: fbs.read_parquet(spark, str(tmp_path)),
+            lambda: fbs.read_parquet(spark, f"file://{tmp_path}").write_parquet(str(tmp_path / "out")),
+            lambda: fbs.read_delta(spark, str(tmp_path)),
+        ):
+            with pytest.raises(ConfigError, match=words):
+                use()
+        assert fbs.read_parquet(spark, f"file://{tmp_path}").count() == 3
+    finally:
+        settings.set("fs.defaultFS", before)
+
+
+def _parquet(folder: Path) -> str:
+    pq.write_table(pa.table({"v": [1, 2, 3]}), folder / "a.parquet")
+    return str(folder)

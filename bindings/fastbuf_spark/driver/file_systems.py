@@ -12,6 +12,7 @@ from typing import Any
 
 from fastbuf.errors import ConfigError, ResourceError
 from fastbuf_spark.driver.store_options import AZURE, Storage, azure_of, environment_of_azure, store_of
+from fastbuf_spark.pyspark_private import default_file_system
 from fastbuf_spark.worker.stores import is_store, patient
 
 #: What a URI is opened with: a small file of S3 is one request, and never an upload that somebody left; of Google's a
@@ -77,6 +78,11 @@ def file_system(path: Any, filesystem: Any, storage: Storage | None = None) -> t
             scheme, _, inside = each.partition(":/")
             raise ConfigError(f"{each} is no path of this host: give {scheme}://, the place (or /), then {inside}")
         is_uri = local_path == each and "://" in each
+        if local_path == each and not is_uri and (place := default_file_system()):
+            raise ConfigError(
+                f"{each} has no scheme, and is in {place} for Spark (fs.defaultFS): say which is meant, "
+                f"{place.rstrip('/')}/path or file:///path"
+            )
         locations.append(_by_uri(each, storage) if is_uri else (fs.LocalFileSystem(), local_path))
     if any(system != locations[0][0] for system, _ in locations):
         raise ConfigError("the paths are of several file systems: read them one by one")

@@ -385,9 +385,9 @@ class StatefulOperator:
     def begin(self, mark_ms: int) -> None:
         """The task's watermark was this; none yet is 0, as in Spark."""
         if mark_ms > 0:
-            self._here.watermark_ms = self._told(mark_ms)
+            self._here.watermark_ms = self._watermark_of(mark_ms)
 
-    def _told(self, mark_ms: int) -> int:
+    def _watermark_of(self, mark_ms: int) -> int:
         """What the processor is told: Spark's watermark is a millisecond ahead of Flink's, and of ours."""
         return min(mark_ms + 1, MAX) if self._spec.late_by else mark_ms
 
@@ -480,7 +480,7 @@ class StatefulOperator:
         yield from self._rest()
 
     def watermark(self, time_ms: int) -> Iterable[pa.RecordBatch]:
-        self._here.watermark_ms = max(self._here.watermark_ms, self._told(time_ms))
+        self._here.watermark_ms = max(self._here.watermark_ms, self._watermark_of(time_ms))
         self._here.now_ms = time.time_ns() // 1_000_000
         return self._fire(time_ms) if self._spec.time_mode == "event_time" else ()
 
