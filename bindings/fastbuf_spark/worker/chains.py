@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbuf_spark.results import Checked, about
 from fastbuf_spark.schema import conform, within_precision
+from fastbuf_spark.worker.signs import GivesSigns
 from fastbuf_spark.worker.task_input import InputGuard
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Link:
         guard, whose = InputGuard(), about(self.func)
         for batch in Checked(self.func, several=self.several)(guard.items(batches)):
             # A batch without rows may also lack columns, as in Spark
-            if batch.num_rows:
+            if batch.num_rows or isinstance(self.func, GivesSigns):
                 yield within_precision(conform(batch, self.schema, whose), whose)
         guard.check()
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 EVERY_S = 5.0  #: Spark's limit is in whole seconds, and minutes in practice
 
 
+class GivesSigns:
+    """What is at the end of a task and gives signs of life: its batches without rows go to Spark, too."""
+
+
 class Signs:
     """Gives a batch without rows when nothing has gone to Spark for ``EVERY_S``.
 

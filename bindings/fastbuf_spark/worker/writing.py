@@ -21,7 +21,7 @@ from fastbuf_spark.java_text import java_float
 from fastbuf_spark.schema import cast
 from fastbuf_spark.worker import serving
 from fastbuf_spark.worker.order import codes, sorting, starts
-from fastbuf_spark.worker.signs import Signs
+from fastbuf_spark.worker.signs import GivesSigns, Signs
 from fastbuf_spark.worker.stores import cause_of, client_words, same_system
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Write:
+class Write(GivesSigns):
     """Writes record batches below ``folder``, which readers ignore, and yields one row per file.
 
     Each attempt of a task has a directory of its own; the driver decides which attempts count.
