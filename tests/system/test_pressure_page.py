@@ -33,7 +33,7 @@ def test_the_tables_have_the_figures_that_were_measured() -> None:
         row = f"| `{each['way']}` | {both(each['start_delay_s'])} | {both(each['alignment_s'])} | "
         assert f"{row}{each['complete']} of {each['of']} |" in PAGE
     for each in FIGURES["spark"]:
-        parts = [f"{each[f'{name}_s']:.2g}" for name in ("duration", "start_delay", "sync", "async")]
+        parts = [f"{each[f'{name}_s']:.2g}" for name in ("duration", "start_delay", "alignment", "sync", "async")]
         assert f"| {' | '.join(parts)} |" in PAGE
 
 
@@ -42,3 +42,10 @@ def test_credit_keeps_a_barrier_short() -> None:
     ways = {(each["way"], each["rate"]): each["start_delay_s"]["median"] for each in FIGURES["core"]}
     for rate in (2.0, 1.0, 0.5):
         assert ways["watermark", rate] > 10 * ways["credit", rate]
+
+
+def test_alignment_is_of_channels_that_differ() -> None:
+    """With state on Spark: nothing where both are held back alike, much where one task before is slow."""
+    *alike, uneven = FIGURES["spark"]
+    assert all(each["alignment_s"] < 0.05 for each in alike)
+    assert uneven["alignment_s"] > 0.3 * uneven["start_delay_s"]
