@@ -156,6 +156,8 @@ def test_errors_are_sparks(spark: Any, func: Callable[..., Any]) -> None:
     said = failure(fbs.group_by(df, "k", num_partitions=2, mode="blocking").apply_in_pandas(func, df.schema).collect)
     spark_said = failure(df.groupBy("k").applyInPandas(func, df.schema).collect)
     assert error_of(said) == error_of(spark_said) != []
+    if no_converters():  # Spark 4.1 calls them itself
+        return
     assert func is fails or f"the function '{func.__name__}' ({__file__}:" in said
 
 
@@ -167,6 +169,8 @@ def test_a_generator_whose_hints_do_not_say_so(spark: Any) -> None:
     """Spark says what it is, and not what lacks."""
     made = fbs.group_by(spark.range(3), "id", num_partitions=1).apply_in_pandas(without_all_hints, "id long")
     said = failure(made.collect)
+    if why := no_converters():
+        pytest.skip(why)
     assert "'without_all_hints' (" in said
     assert "all parameters, the key too, and the result have hints then" in said
 
