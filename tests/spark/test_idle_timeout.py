@@ -14,6 +14,7 @@ import pytest
 from nights import nightly
 
 import fastbuf_spark as fbs
+from fastbuf.errors import ConfigError
 
 SETTINGS = {
     "spark.sql.execution.pyspark.udf.idleTimeoutSeconds": "7",  # signs come every five
@@ -71,3 +72,16 @@ def test_a_child_that_leaves_a_task_by_its_end_says_so(spark: Any) -> None:
     with pytest.raises(Exception, match=r"sys[.]exit\(0\)|SystemExit") as raised:
         fbs.map_in_arrow(df, forks, df.schema, keys="id", num_partitions=1).collect()
     assert "list.remove" not in str(raised.value)
+
+
+def test_a_stream_is_refused(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tasks were ended each so many seconds, and started again, for ever."""
+    settings = {"spark.python.worker.killOnIdleTimeout": "true", "spark.python.worker.idleTimeoutSeconds": "300"}
+    monkeypatch.setattr("fastbuf_spark.streams.query.setting", lambda sc, name, default: settings.get(name, default))
+    stream = fbs.stream_rate(spark, 1.0, rows=1)
+    with pytest.raises(
+        ConfigError, match="killOnIdleTimeout is set, with idleTimeoutSeconds=300: the tasks of a stream"
+    ):
+        stream.write_stream(fbs.to_memory(), tmp_path / "chk")
+    settings["spark.python.worker.idleTimeoutSeconds"] = "0"
+    assert stream.write_stream(fbs.to_memory(), tmp_path / "chk", every=0.1).await_termination("1 minute")

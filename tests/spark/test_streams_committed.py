@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from nights import nightly
 from test_streams_ends import seen, until
 from test_streams_functions import LONGS, Lists
 
@@ -94,6 +95,7 @@ class Moments:
             yield pa.record_batch({"at": at, "v": [self.seconds[place]]}), place + 1
 
 
+@nightly(but_one="keys")
 @pytest.mark.parametrize("keys", [(), ("v",)], ids=["append", "upsert"])
 def test_results_and_late_rows_in_one_delta_table(spark: Any, tmp_path: Path, keys: tuple[str, ...]) -> None:
     """Both outputs of a task had the same transactions: of two at one checkpoint one was taken to be made."""
@@ -108,6 +110,7 @@ def test_results_and_late_rows_in_one_delta_table(spark: Any, tmp_path: Path, ke
     assert delta_rows(out) == sorted(Moments.seconds)
 
 
+@nightly(but_one="keys")
 @pytest.mark.parametrize("keys", [(), ("v",)], ids=["append", "upsert"])
 def test_an_older_copy_of_the_checkpoints_is_put_back(spark: Any, tmp_path: Path, keys: tuple[str, ...]) -> None:
     """Numbers of runs and checkpoints came again, and with them Delta's transactions: new rows were passed over."""

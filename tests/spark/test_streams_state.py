@@ -233,6 +233,7 @@ class Watermarks(All):
             yield batch.select([]).append_column("k", batch["k"]).append_column("mark", pa.array([mark] * len(batch)))
 
 
+@nightly(but_one="rule")
 @pytest.mark.parametrize("rule", ["split", "spark"])
 def test_the_watermark_of_a_processor_that_starts_again(spark: Any, tmp_path: Path, rule: str) -> None:
     """It was 0 until the first row had moved it; by Spark's rule rows that are late by it are left out."""

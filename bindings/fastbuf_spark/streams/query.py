@@ -22,7 +22,7 @@ from fastbuf.errors import ConfigError, FastbufError, StallTimeout
 from fastbuf_spark.driver.checks import slots_of
 from fastbuf_spark.driver.file_systems import shared_folder
 from fastbuf_spark.driver.rendezvous import Rendezvous
-from fastbuf_spark.pyspark_private import is_stopped
+from fastbuf_spark.pyspark_private import is_stopped, setting
 from fastbuf_spark.streams import fail_points
 from fastbuf_spark.streams.compatible import committed_rows_of, rows_of
 from fastbuf_spark.streams.drafts import Duration, seconds_of
@@ -37,6 +37,7 @@ STEADY_S = 60.0  #: a run that takes checkpoints for so long has left such an er
 MOST_LOSSES = 20  #: lost tasks in a row without a checkpoint between that has more rows of the sources
 LEAST_WAIT_S, MOST_WAIT_S = 0.1, 30.0  #: before a restart; doubled after each failure in a row
 SLOTS_TICK_S = 0.1
+KILL_IDLE = "spark.python.worker.killOnIdleTimeout"
 GONE_S = 60.0  #: a directory of checkpoints that is away for longer ends the query; a mount may come back
 STOPPED = (
     "Spark was stopped while the stream ran: call stop() of the query before spark.stop(), if that is what you want; "
@@ -389,8 +390,14 @@ class StreamingQuery:
         return f"StreamingQuery({self.name!r}, {self._state})"
 
 
-def check_slots(sc: Any, spec: StreamSpec) -> None:
-    """ConfigError if the stream's tasks can never run at the same time."""
+def check_tasks(sc: Any, spec: StreamSpec) -> None:
+    """ConfigError if the stream's tasks can never run at the same time, or Spark would end them again and again."""
+    limit = str(setting(sc, "spark.python.worker.idleTimeoutSeconds", "0"))
+    if str(setting(sc, KILL_IDLE, "false")).lower() == "true" and limit.strip("0s") != "":
+        raise ConfigError(
+            f"{KILL_IDLE} is set, with idleTimeoutSeconds={limit}: the tasks of a stream write nothing to Spark, which "
+            "would end them after so many seconds, each time: leave one of the two out"
+        )
     slots = slots_of(sc)
     if slots is None or slots >= spec.tasks or not str(sc.master).startswith("local["):
         return

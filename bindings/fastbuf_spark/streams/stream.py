@@ -24,7 +24,7 @@ from fastbuf_spark.streams.compatible import check_sinks, fit
 from fastbuf_spark.streams.drafts import Draft, Duration, millis_of, name_of_column, seconds_of
 from fastbuf_spark.streams.event_times import Marks, TimeSpec
 from fastbuf_spark.streams.joins import JoinSpec
-from fastbuf_spark.streams.query import CheckpointConf, StreamingQuery, check_slots
+from fastbuf_spark.streams.query import CheckpointConf, StreamingQuery, check_tasks
 from fastbuf_spark.streams.running import RunningSpec
 from fastbuf_spark.streams.sink import Sink, check_sink
 from fastbuf_spark.streams.spec import Output, StreamSpec, StreamStage
@@ -382,7 +382,7 @@ class Stream:
             store.key_groups,
             guarantee == "exactly_once",
         )
-        check_slots(sc, spec)
+        check_tasks(sc, spec)
         pickled(spec)  # a source or a sink that cannot be is refused here, and not by each run anew
         store.lock()
         try:
