@@ -417,7 +417,7 @@ class CheckpointStore:
         if not names:
             raise CheckpointError(f"{source} has no savepoint")
         metadata = read_metadata(source / "checkpoints" / names[-1])
-        waits = any(some for waiting in metadata["rows"].values() for _, some in waiting)
+        waits = any(some for waiting in metadata.get("rows", {}).values() for _, some in waiting)
         if waits and not metadata.get("committed"):
             raise CheckpointError(
                 f"rows of checkpoint {metadata['checkpoint']} in {source} wait for their sink, and only the stream "
