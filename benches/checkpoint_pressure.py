@@ -173,7 +173,7 @@ class Slow:
         (n,) = self._count.get() or (0,)
         for batch in rows:
             n += batch.num_rows
-            time.sleep(self.row_s * batch.num_rows if key[0] in self.keys else 0.0)
+            time.sleep(self.row_s * batch.num_rows if key[0] in self.keys else 0.0)  # stands for work
             if not self.last:
                 yield batch
         self._count.update((n,))

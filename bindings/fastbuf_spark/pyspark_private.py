@@ -488,7 +488,7 @@ def task_stream() -> Any:
 
 
 def flush_output() -> None:
-    """Send what the task that calls this has written for Spark; where it is not found it goes when it is enough.
+    """Send what the task that calls this has written for Spark; where its stream is not found, a full buffer does that.
 
     An argument ``outfile`` of a function ``main`` further up; on Connect too.
     """

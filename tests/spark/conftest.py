@@ -37,7 +37,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         from fastbuf_spark.pyspark_private import no_converters
 
         if (why := no_converters()) and why in str(error):
-            pytest.skip(why)
+            pytest.skip(why)  # the refusal is the answer
         raise
 
 

@@ -36,7 +36,7 @@ def steady(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Ten rows every six tenths of a second."""
     for batch in batches:
         for at in range(0, batch.num_rows, 10):
-            time.sleep(0.6)
+            time.sleep(0.6)  # stands for work
             yield batch.slice(at, 10)
 
 

@@ -27,7 +27,7 @@ def test_a_savepoint_is_taken_when_its_rows_are_committed(spark: Any, tmp_path: 
 
     def into(folder: Path, wait: float) -> Any:
         def write(rows: Any, batch: int) -> None:
-            time.sleep(wait)
+            time.sleep(wait)  # a sink that takes its time
             (folder / str(batch)).write_text(json.dumps(rows["v"].to_pylist()))
 
         return fbs.to_function(write)

@@ -22,9 +22,9 @@ WAIT_S = 0.05  #: at most so long, at random, after another task's merge has cha
 
 
 def application_of(context: SinkContext) -> str:
-    """A name for the transactions of a writer, which none has had: numbers of runs and checkpoints may come again.
+    """A name for the transactions of one writer, which no other writer has.
 
-    They do where an older copy of the checkpoints is put back.
+    Numbers of runs and checkpoints come again where an older copy of the checkpoints is put back.
     """
     output = Path(context.folder).name
     return f"fastbuf-{context.job}-{context.generation}-{context.task}-{output}-{secrets.token_hex(4)}"

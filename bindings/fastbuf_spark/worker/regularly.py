@@ -81,7 +81,7 @@ class _Caller:
 
     def remove(self, block: Regularly) -> None:
         with self._changed:
-            if block in self._blocks:  # not in a child that a user's function has forked, and that leaves its blocks
+            if block in self._blocks:  # a child that the user's function has forked has none, and leaves the block too
                 self._blocks.remove(block)
 
     def _run(self) -> None:

@@ -18,7 +18,7 @@ EVERY_S = 5.0  #: Spark's limit is in whole seconds, and minutes in practice
 
 
 class GivesSigns:
-    """What is at the end of a task and gives signs of life: its batches without rows go to Spark, too."""
+    """The last function of a task, which gives signs of life: its batches without rows go to Spark, too."""
 
 
 class Signs:
@@ -40,5 +40,5 @@ class Signs:
             import pyarrow as pa
 
             yield pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in self._schema], schema=self._schema)
-            flush_output()  # it has been written, to the worker's buffer
+            flush_output()  # the batch is in the worker's buffer by now
             self._due = time.monotonic() + EVERY_S
