@@ -401,9 +401,7 @@ class Rendezvous:
         exchange, nonces = self._exchanges.get(message.exchange), (connection.nonce, message.nonce, message.exchange)
         if exchange is None or not same(message.proof, proof(exchange.secret, "worker", *nonces)):
             # The same answer for both cases: an unauthenticated peer must not learn which exchanges exist
-            raise ProtocolError(
-                "a worker knows the secret of no exchange here: perhaps a late task of an ended run"
-            )
+            raise ProtocolError("a worker knows the secret of no exchange here: perhaps a late task of an ended run")
         connection.exchange = message.exchange
         self._strangers.discard(connection)
         connection.unpacker.limit = FRAME_BYTES
