@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,19 @@ def test_another_directory_has_times_of_its_own(spark: Any, tmp_path: Path) -> N
     assert [split.name for split in source(spark, tmp_path / "first").splits(state)[0]] == [late]
     of_before = {"newest": int(new * 1e9), "seen": {}}
     assert source(spark, tmp_path / "second").splits(of_before)[0] == []
+
+
+def test_a_file_from_the_future_makes_no_other_too_old(spark: Any, tmp_path: Path) -> None:
+    """The clock of who wrote it was a month ahead: all files of that month were passed over, as they are by Spark."""
+    now = time.time()
+    state = None
+    for name, changed in (("first", now - 60), ("ahead", now + 30 * 86400), ("next", now), ("old", now - 8 * 86400)):
+        path = file(tmp_path, name, changed)
+        splits, state = source(spark, tmp_path).splits(state)
+        assert [split.name for split in splits] == ([] if name == "old" else [path]), name
+    assert source(spark, tmp_path).splits(state)[0] == [], "each is read once"
+    of_before = {"newest_of": {f"{tmp_path}": int((now + 30 * 86400) * 1e9)}, "seen": {}}
+    assert len(source(spark, tmp_path).splits(of_before)[0]) == 3
 
 
 def test_a_file_half_read_when_the_source_had_another_path(spark: Any, tmp_path: Path) -> None:

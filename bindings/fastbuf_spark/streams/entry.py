@@ -57,8 +57,9 @@ def stream_files(
     bounded
         Whether to end behind the files that are there now.
     max_file_age
-        Files older than the newest one by more than this are not looked for, and forgotten.  The files that are there
-        at first are all read, whatever their age.
+        Files older than the newest one by more than this are passed over.  The files that are there at first are all
+        read, whatever their age.  A file that is moved into the directory keeps its time; one from the future counts as
+        if it were written now.
     tasks
         Tasks that read; each file is read by one.
     **options

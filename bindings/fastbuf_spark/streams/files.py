@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import deque
 from collections.abc import Collection, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -73,7 +74,9 @@ class FilesSource:
         newest = int(newest_of.get(self.base, 0))
         files = listing.matching(listed := self._listed(bool(state)), self.options)
         times = {file.path: file.changed for file in files}
-        latest = max([newest, *times.values()])
+        # A file from the future (a clock that is ahead) would make those of the days after it too old
+        now = time.time_ns()
+        latest = max(min(at, now) for at in (newest, *times.values()))
         oldest = latest - int(self.max_age_s * 1e9)
         # As by Spark, the first ones are read whatever their age
         fresh = sorted((t, path) for path, t in times.items() if path not in seen and (t >= oldest or not newest))

@@ -26,6 +26,12 @@ from fastbuf_spark.worker.task_input import LOOK_S
 REASON_WAIT_S = 8.0
 
 
+#: What the core advises, and what that is in Spark.
+CORE_ADVICE = {
+    "raise max_record_bytes on both sides": "raise spark.fastbuf.maxRecordBytes",
+    "raise stall_timeout_s": "raise spark.fastbuf.stallTimeout",
+}
+
 A = TypeVar("A")
 M = TypeVar("M", bound=FromDriver)
 
@@ -43,8 +49,17 @@ def words(error: BaseException) -> str:
     if isinstance(error, StageFailed):
         return str(error)
     fold(error)
+    if isinstance(error, FastbufError):
+        error.args = tuple(_with_settings(text) if isinstance(text, str) else text for text in error.args)
     last = "".join(traceback.format_exception_only(error)).strip()
     return f"{last}\n{''.join(traceback.format_exception(error)).strip()}"
+
+
+def _with_settings(text: str) -> str:
+    """The core names fields of its configuration; who uses Spark has settings for them."""
+    for field, setting in CORE_ADVICE.items():
+        text = text.replace(field, setting)
+    return text
 
 
 class Control:
