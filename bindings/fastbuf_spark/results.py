@@ -72,6 +72,7 @@ class Checked:
     def _whole(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         last_good = None
         for batch in batches:
+            batch = _readable(batch)
             if batch.num_rows and self.columns:
                 if batch.schema != last_good:
                     last_good = None if self._odd(batch) else batch.schema
@@ -100,6 +101,21 @@ class Checked:
                     )
                     raise ResultError(words, "RESULT_COLUMN_TYPES_MISMATCH", {"mismatch": name})
         return odd
+
+
+def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch without what pandas and polars give and Spark's reader lacks: columns of categories, large lists."""
+    import pyarrow as pa
+
+    for place, field in enumerate(batch.schema):
+        if pa.types.is_dictionary(field.type):
+            plain = field.type.value_type
+        elif pa.types.is_large_list(field.type):
+            plain = pa.list_(field.type.value_field)
+        else:
+            continue
+        batch = batch.set_column(place, field.with_type(plain), batch.column(place).cast(plain))
+    return batch
 
 
 def _filled(schema: StructType | None) -> dict[int, pa.Field]:

@@ -261,11 +261,15 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
         words = f"{whose} gave columns {batch.schema.names}; its schema has {schema.names}"
         counts = {"expected": str(len(schema)), "actual": str(batch.num_columns)}
         raise ResultError(words, "RESULT_COLUMN_SCHEMA_MISMATCH", counts)
+    names = batch.schema.names
+    swapped = names != schema.names and sorted(names) == sorted(schema.names)
     columns = []
     for column, field in zip(batch.columns, schema, strict=True):
         try:
             column = _without_views(column)
             if not column.type.equals(field.type, check_metadata=True):
+                if swapped and _is_text(column.type) != _is_text(field.type):
+                    raise pa.ArrowInvalid(f"columns are taken by position: it gave {names}, not {schema.names}")
                 if alters(column.type, field.type):
                     raise pa.ArrowInvalid("a cast may alter values; make it in the function, or change the schema")
                 named = _named(column.type, field.type)
@@ -276,6 +280,13 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
             words = f"{whose} gave column {field.name} as {column.type}; its schema has {field.type}: {error}"
             raise ResultError(words, "RESULT_COLUMN_TYPES_MISMATCH", {"mismatch": field.name}) from error
     return without_nulls(pa.RecordBatch.from_arrays(columns, schema=schema), required(schema), whose)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 Values = TypeVar("Values", "pa.Array", "pa.ChunkedArray")

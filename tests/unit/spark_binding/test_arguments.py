@@ -99,6 +99,12 @@ def test_batches_are_held_against_a_schema_by_position() -> None:
         conform(batch.select([0]), TWICE, "x")
     with pytest.raises(SchemaMismatch, match="x gave column k as string; its schema has int64"):
         conform(batch.select([1, 0]), once, "x")
+    # Texts that read as numbers were cast, and each column got the other's values
+    digits = pa.record_batch({"v": ["7"], "k": [1]})
+    for texts in (digits, digits.set_column(0, "v", digits["v"].dictionary_encode())):
+        with pytest.raises(SchemaMismatch, match=r"by position: it gave \['v', 'k'\], not \['k', 'v'\]"):
+            conform(texts, once, "x")
+    assert conform(digits.rename_columns(["k", "v"]), once, "x").to_pylist() == [{"k": 7, "v": "1"}]
 
 
 def two(first: str, second: str, number: pa.DataType) -> pa.DataType:

@@ -182,6 +182,19 @@ def test_names_that_come_twice_are_changed_as_columns_go_by_position() -> None:
     assert made.to_pydict() == {"0": [1], "1": [2]}
 
 
+def test_categories_and_large_lists_become_what_spark_reads() -> None:
+    """What pandas and polars give: Spark said that it cannot call ``getUTF8String``."""
+    batch = pa.record_batch(
+        {"t": pa.array(["a", None, "a"]).dictionary_encode(), "n": pa.array([[1], None, []], pa.large_list(pa.int64()))}
+    )
+    (made,) = Checked(gives([batch]), columns("t string").add("n", ArrayType(LongType())))(iter([]))
+    assert made.schema.types == [pa.string(), pa.list_(pa.int64())]
+    assert made.to_pylist() == batch.to_pylist()
+    counts = pa.record_batch({"t": pa.array([1]).dictionary_encode(), "n": pa.array([[1]])})
+    with pytest.raises(SchemaMismatch, match="gave column 't' as int64; its schema has string"):
+        list(Checked(gives([counts]), columns("t string").add("n", ArrayType(LongType())))(iter([])))
+
+
 def test_a_stop_iteration_that_leaves_a_function_has_its_line() -> None:
     def function(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
