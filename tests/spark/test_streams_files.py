@@ -115,7 +115,7 @@ def test_files_that_are_too_old_are_not_looked_for(spark: Any, tmp_path: Path) -
 
     folder = tmp_path / "in"
     folder.mkdir()
-    now = time.time()
+    now = time.time() - 600  # no file is from the future
 
     def aged(name: str, age: float) -> None:
         pq.write_table(rows(len(name), len(name) + 1), folder / f".{name}")

@@ -39,8 +39,8 @@ MAX_AGE_S = 7 * 24 * 3600.0  #: Spark's maxFileAge
 class FilesSource:
     """See :func:`fastbuf_spark.stream_files`.  A split is a file, its offset the number of rows that were read.
 
-    The state is the files that were seen, but for those older than the newest one of the path by ``max_age_s``, which
-    are not looked at any more.
+    The state is the files that were seen, but for those older than the newest one of the path by ``max_age_s``: they
+    are forgotten, and what is older than them below that path (``passed``) is not looked at any more.
 
     Attributes
     ----------
@@ -71,20 +71,30 @@ class FilesSource:
         seen = dict(state["seen"]) if state else {}
         # By path: times in another directory say nothing of those in this one.  A version before had one for all
         newest_of = dict(state.get("newest_of") or {self.base: state["newest"]}) if state else {}
-        newest = int(newest_of.get(self.base, 0))
+        newest, most = int(newest_of.get(self.base, 0)), int(self.max_age_s * 1e9)
+        passed = dict(state.get("passed") or {path: at - most for path, at in newest_of.items()}) if state else {}
         files = listing.matching(listed := self._listed(bool(state)), self.options)
         times = {file.path: file.changed for file in files}
         # A file from the future (a clock that is ahead) would make those of the days after it too old
         now = time.time_ns()
         latest = max(min(at, now) for at in (newest, *times.values()))
-        oldest = latest - int(self.max_age_s * 1e9)
-        # As by Spark, the first ones are read whatever their age
-        fresh = sorted((t, path) for path, t in times.items() if path not in seen and (t >= oldest or not newest))
+        oldest = max(latest - most, passed.get(self.base, 0))
+
+        def is_new(path: str, changed: int) -> bool:
+            """As by Spark, the first ones are read whatever their age; but not again, where another path had them."""
+            return path not in seen and (
+                changed >= oldest
+                if newest
+                else not any(changed < least and _is_below(base, path) for base, least in passed.items())
+            )
+
+        fresh = sorted((changed, path) for path, changed in times.items() if is_new(path, changed))
         if fresh:
             self._check(listed, {path for _, path in fresh})
         seen.update((path, changed) for changed, path in fresh)
-        recent = {path: t for path, t in seen.items() if t >= oldest or not path.startswith(self.base)}
-        state = {"newest_of": {**newest_of, self.base: latest}, "seen": recent}
+        recent = {path: t for path, t in seen.items() if t >= oldest or not _is_below(self.base, path)}
+        passed[self.base] = oldest
+        state = {"newest_of": {**newest_of, self.base: latest}, "passed": passed, "seen": recent}
         return [Split(path, 0) for _, path in fresh], state
 
     def _listed(self, before: bool) -> list[listing.File]:
@@ -222,6 +232,11 @@ class _FilesReader:
         for rows in self._open.values():
             rows.close()
         self._open.clear()
+
+
+def _is_below(base: str, path: str) -> bool:
+    """Whether a path, which may be a pattern, finds a file."""
+    return path.startswith(listing.base_of(base, path))
 
 
 def files_source(
