@@ -241,3 +241,23 @@ def test_settings_are_checked() -> None:
         BoundedOutOfOrderness(-1)
     with pytest.raises(ConfigError, match="idle_s"):
         SplitWatermarks(Monotonous(), idle_s=-1)
+
+
+def test_tasks_that_go_on_hold_what_the_slowest_held() -> None:
+    """Each went on from the greatest time of all tasks, and rows that were in time before the restart were late."""
+    tasks = [SplitWatermarks(BoundedOutOfOrderness(0)) for _ in range(3)]
+    for marks, split, last in zip(tasks, "ab", (1000, 500), strict=False):  # the third has had none
+        marks.open(split, 0)
+        marks.add(split, ms(last), 0)
+        marks.remove(split)
+    before = [marks.current(0) for marks in tasks]
+    assert before == [(999, False), (499, False), (None, True)]
+    states = [json.loads(json.dumps(marks.state())) for marks in tasks]
+    for count in (1, 3, 4):
+        again = [SplitWatermarks(BoundedOutOfOrderness(0)) for _ in range(count)]
+        for marks in again:
+            marks.restore(states, [])
+            assert marks.current(0) == (499, False)
+        again[0].open("c", 0)
+        again[0].add("c", ms(700), 0)
+        assert again[0].current(0) == (699, False)

@@ -103,15 +103,17 @@ def test_killed_at_random(target: Target, tmp_path: Path) -> None:
     rng = random.Random(f"{kind} 1")
     checkpoints = 100_000
     path = tmp_path / "checkpoint.json"
+    done = 0
     for number in range(MOST_KILLS):
         begun, begins = FORKS.Pipe(duplex=False)
         process = generation(kind, where, str(tmp_path), job, number, checkpoints, "", 1, begins)
         assert begun.poll(60)
-        time.sleep(rng.uniform(0.0, 0.5))  # where it is killed is to be random
+        # Where it is killed is to be random; on a busy machine later each time, until one has come to a checkpoint
+        time.sleep(rng.uniform(0.0, 0.5 if done else min(4.0, 0.5 * (number + 1))))
         process.kill()
         ended(process)
         done = json.loads(path.read_text())[0] if path.exists() else 0
-        if number + 1 >= KILLS and done:  # on a busy machine some more, until one has come to a checkpoint
+        if number + 1 >= KILLS and done:
             break
     assert done > 0
     assert ended(generation(kind, where, str(tmp_path), job, MOST_KILLS, done + 3)) == 0
