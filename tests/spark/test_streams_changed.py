@@ -168,7 +168,16 @@ SUM, MAX = [("v", "sum")], [("v", "max")]
                 "verb: windows, now running agg_arrow": running(SUM),
             },
         ),
-        (running(SUM), {r"\['v sum'\], now \['v max'\]": running(MAX), "now transform_with_state": processed("k")}),
+        (
+            running(SUM),
+            {
+                r"\['v sum'\], now \['v max'\]": running(MAX),
+                "now transform_with_state": processed("k"),
+                r"state: \['p0 int64'\], now \['p0 double'\]": lambda rows: running(SUM)(
+                    rows.select("k", v=pc.field("v").cast(pa.float64()))
+                ),
+            },
+        ),
         (
             in_batches("n long"),
             {
@@ -328,6 +337,27 @@ def test_rows_that_wait_for_a_sink_are_not_left_to_another(spark: Any, tmp_path:
     assert query.await_termination(60)
     assert sorted(sink.table()["v"].to_pylist()) == list(range(300))
     assert sorted(behind) == list(range(300 - len(behind), 300))
+
+
+def test_a_delta_table_into_which_rows_are_merged_from_now_on(spark: Any, tmp_path: Path) -> None:
+    """What was appended are files of the table, of which the merge knew nothing: no run could begin."""
+    deltalake = pytest.importorskip("deltalake", reason="pip install 'fastbuf[delta]'")
+    table = str(tmp_path / "table")
+
+    def written(first: int, **keys: Any) -> None:
+        pq.write_table(pa.table({"k": [1, 2], "v": [first, first + 1]}), tmp_path / ".draft")
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / ".draft").rename(tmp_path / "in" / f"{first}.parquet")
+        stream = fbs.stream_files(spark, str(tmp_path / "in"), "parquet", "k long, v long", tasks=1, bounded=True)
+        mode = "update" if keys else "append"
+        query = stream.write_stream(fbs.to_delta(table, **keys), tmp_path / "chk", output_mode=mode)
+        assert query.await_termination(60)
+
+    written(10)
+    written(20, keys=["k"])
+    assert sorted(deltalake.DeltaTable(table).to_pyarrow_table()["v"].to_pylist()) == [20, 21]
+    written(30)
+    assert sorted(deltalake.DeltaTable(table).to_pyarrow_table()["v"].to_pylist()) == [20, 21, 30, 31]
 
 
 def test_a_query_that_waits_for_slots_says_so(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

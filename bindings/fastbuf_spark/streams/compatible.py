@@ -31,13 +31,17 @@ def operator_of(stage: StreamStage) -> dict[str, Any]:
 def source_of(source: StreamSource) -> dict[str, str]:
     """What a source's offsets are of, as a checkpoint keeps it; those of another kind mean something else."""
     kind = source.name if isinstance(source, UserSource) else type(source).__name__
-    return {"kind": kind, "name": source.name}
+    files = getattr(source, "format", None)  # one that is half read must be read as it was begun
+    columns = "" if files is None else f"{files.name} {source.schema.simpleString()}"
+    return {"kind": kind, "name": source.name, "columns": columns}
 
 
 def sink_of(sink: Any) -> str:
     """What the rows are of that wait in front of a sink, as a checkpoint keeps it; those of users are one kind."""
     kind = type(sink)
-    return kind.__name__ if kind.__module__.startswith("fastbuf_spark.") else "a sink of your own"
+    if not kind.__module__.startswith("fastbuf_spark."):
+        return "a sink of your own"
+    return str(getattr(sink, "kind", kind.__name__))
 
 
 def rows_of(output: Output, checkpoint: Mapping[str, Any]) -> list[Any]:
@@ -126,6 +130,11 @@ def _check_operators(stages: Mapping[str, StreamStage], operators: Mapping[str, 
         )
 
 
+def _same_columns(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    """Whether a half-read split of a source that has another name now is read as it was begun."""
+    return before.get("columns", now.get("columns")) == now.get("columns")  # a version of before wrote none
+
+
 def _names_of_sources(now: Mapping[str, dict[str, str]], before: Mapping[str, Any]) -> dict[str, str]:
     """The checkpoint's name for each source's stage: that of the same source, wherever it stands now."""
     left = {name: entry["of"] for name, entry in before.items() if "of" in entry}
@@ -134,7 +143,12 @@ def _names_of_sources(now: Mapping[str, dict[str, str]], before: Mapping[str, An
     names: dict[str, str] = {}
     for same in (("kind", "name"), ("kind",)):  # a path or a rate may be another one
         for stage, source in now.items():
-            fits = [name for name, entry in left.items() if all(entry[each] == source[each] for each in same)]
+            fits = [
+                name
+                for name, entry in left.items()
+                if all(entry[each] == source[each] for each in same)
+                and ("name" in same or not before[name]["open"] or _same_columns(entry, source))
+            ]
             if fits and stage not in names:
                 names[stage] = stage if stage in fits else fits[0]
                 del left[names[stage]]

@@ -41,6 +41,11 @@ class DeltaSink:
     keys: tuple[str, ...] = ()
 
     @property
+    def kind(self) -> str:
+        """What waits to be committed: files of the table, or rows to merge."""
+        return "DeltaSink with keys" if self.keys else "DeltaSink"
+
+    @property
     def output_modes(self) -> tuple[str, ...]:
         """Rows replace earlier ones by their keys alone."""
         return ("append", "update") if self.keys else ("append",)

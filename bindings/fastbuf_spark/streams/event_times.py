@@ -279,7 +279,8 @@ class ArrivalTime(SourceTime):
         super().__init__(None, {}, stage)
         self._field = spec.arrives
         # Of all tasks: a split may have been read by another one, on a machine whose clock is ahead
-        self._last_us = max((each["arrival_us"] for each in restored.values() if each.get("stage") == stage), default=0)
+        own = (each for each in restored.values() if each.get("stage") == stage)
+        self._last_us = max((each.get("arrival_us", 0) for each in own), default=0)  # none: its rows had times before
 
     def _now_us(self) -> int:
         self._last_us = max(self._last_us, time.time_ns() // 1000)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastbuf.errors import SchemaMismatch
+from fastbuf.event_time.arrow_rows import words_of
 from fastbuf.event_time.hash_index import MOST_HASH, HashIndex, Places
 from fastbuf_spark.streams.operators import KeyGroups
 
@@ -241,11 +243,20 @@ class KeyedTable:
         return {group: partial(frozen.encode, group) for group in groups}
 
     def restore(self, data: bytes) -> None:
-        """The rows of a key group."""
+        """The rows of a key group.
+
+        Raises
+        ------
+        SchemaMismatch
+            Their values have other types: read as those here, each would be another number.
+        """
         import pyarrow as pa
 
         with pa.ipc.open_stream(data) as reader:
             table = reader.read_all().combine_chunks()
+        before, now = words_of(table.schema)[len(self.keys) :], words_of(self.values)
+        if before != now:
+            raise SchemaMismatch(f"the state in the checkpoint has columns {before}, and the stream's state has {now}")
         for batch in table.to_batches():
             keys = self.find(batch.select(self.keys.names))
             self.write(keys.places, batch.select(range(len(self.keys), batch.num_columns)))

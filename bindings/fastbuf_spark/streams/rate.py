@@ -20,7 +20,9 @@ SCHEMA = "timestamp timestamp, value long"
 
 @dataclass(frozen=True)
 class RateSource:
-    """See :func:`fastbuf_spark.stream_rate`.  An offset is the next row's number in its split, and row 0's time in us.
+    """See :func:`fastbuf_spark.stream_rate`.
+
+    An offset is the next row's number in its split, row 0's time in us, and the rate by which this is its time.
 
     Row k of split i of s has the value ``k * s + i``.
     """
@@ -65,7 +67,12 @@ class _RateReader:
 
     def assign(self, splits: Sequence[Split]) -> None:
         for split in splits:
-            self._at[split.name] = list(split.offset)
+            first, begin, *rate = split.offset  # a version before wrote no rate
+            before = rate[0] if rate else self._rate
+            if begin and before != self._rate:  # the next row has the time that it would have had
+                due = begin + first / before * 1e6 if before else time.time_ns() // 1000
+                begin = int(due - (first / self._rate * 1e6 if self._rate else 0))
+            self._at[split.name] = [first, begin]
 
     def poll(self, timeout_s: float) -> Polled | None:
         end = time.monotonic() + timeout_s
@@ -100,7 +107,7 @@ class _RateReader:
         times = begin + (numbers / self._rate * 1e6).astype(np.int64) if self._rate else np.full(len(values), begin)
         columns = [pa.array(times, pa.int64()).view(self._schema.field(0).type), pa.array(values)]
         self._at[name] = [int(end), begin]
-        return Polled(name, pa.RecordBatch.from_arrays(columns, schema=self._schema), [int(end), begin])
+        return Polled(name, pa.RecordBatch.from_arrays(columns, schema=self._schema), [int(end), begin, self._rate])
 
     def pause(self, splits: Sequence[str]) -> None:
         pass  # their times are those of the clock

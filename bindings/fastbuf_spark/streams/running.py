@@ -70,7 +70,9 @@ class RunningSpec:
     def description(self) -> dict[str, Any]:
         """What its state is of: see :mod:`fastbuf_spark.streams.compatible`."""
         keys = words_of(self.input_schema.field(key) for key in self.keys)
-        return {"verb": "running agg_arrow", "keys": keys, "aggregates": [" ".join(pair) for pair in self.pairs]}
+        state = words_of(Running(self).state)
+        pairs = [" ".join(pair) for pair in self.pairs]
+        return {"verb": "running agg_arrow", "keys": keys, "aggregates": pairs, "state": state}
 
     def results(self) -> pa.Schema:
         """The schema of what it gives."""
@@ -89,11 +91,16 @@ class Running(_TableOperator):
         self._work.bind(spec.input_schema, list(spec.keys), "", False)
         self._schema = spec.results()
 
+    @property
+    def state(self) -> pa.Schema:
+        """Columns of a key's state."""
+        return self._work.state
+
     def open(self, key_groups: int) -> None:
         import pyarrow as pa
 
         keys = pa.schema([self._spec.input_schema.field(key) for key in self._spec.keys])
-        self.table = KeyedTable(keys, self._work.state, key_groups)
+        self.table = KeyedTable(keys, self.state, key_groups)
 
     def rows(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         import pyarrow as pa

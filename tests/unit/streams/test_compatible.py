@@ -62,3 +62,16 @@ def test_offsets_are_not_taken_for_those_of_another_kind(caplog: pytest.LogCaptu
 
 def test_checkpoints_of_versions_without_names_go_by_places() -> None:
     assert names_of_sources(stages(files("a")), {"source": {"open": {"s": 1}, "state": None}}) == {}
+
+
+def test_half_read_files_are_read_with_their_own_columns() -> None:
+    """With those of another program each row was of nulls."""
+    old, new = ({**files(name), "columns": f"parquet struct<{name}:bigint>"} for name in "vw")
+    with pytest.raises(ConfigError, match="amid the rows of ..v.*has ..w.. instead"):
+        names_of_sources(stages(new), kept(old))
+    assert names_of_sources(stages(new), kept(old, halfway=False)) == {"source": "source"}
+    moved = {**old, "name": "moved"}
+    assert names_of_sources(stages(moved), kept(old)) == {"source": "source"}
+    wider = {**old, "columns": "parquet struct<v:bigint,w:bigint>"}  # of the same path
+    assert names_of_sources(stages(wider), kept(old)) == {"source": "source"}
+    assert names_of_sources(stages(moved), kept(files("v"))) == {"source": "source"}, "a version before wrote none"

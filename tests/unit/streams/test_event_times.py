@@ -79,3 +79,12 @@ def test_times_of_arrival_never_fall(monkeypatch: pytest.MonkeyPatch) -> None:
     restored.finish()
     assert restored.news() == [Watermark(MAX)]
     assert came(source_time(SPEC, kept, "another source").rows("a", BATCH)) == {3_000_000}
+
+
+def test_times_of_arrival_where_rows_had_times_of_their_own() -> None:
+    """The program before had ``with_watermark``: the next one failed with a KeyError."""
+    field = pa.field("at", pa.timestamp("us", "UTC"))
+    before = {"0": {"stage": "source", "splits": {"splits": {}, "emitted": 5, "passed": 5, "complete": False}}}
+    source = ArrivalTime(TimeSpec("at", Monotonous(), None, arrives=field), before, "source")
+    rows = source.rows("s", pa.record_batch({"v": [1]}))
+    assert rows.column(1)[0].value > 0
