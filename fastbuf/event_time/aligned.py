@@ -106,12 +106,12 @@ class AlignedWindows:
         labels = assigner.panes(times)
         mask = None
         if isinstance(assigner, Global):
-            if self.watermark == MAX and not rules.complete:
+            if self.watermark == MAX and not rules.keeps_all:
                 mask = np.zeros(len(times), bool)
         elif self._copies:
             rows, labels = assigner.windows(labels)
             gone = rules.cleaned_at(assigner.ends(labels)) <= self.watermark
-            if not rules.complete and gone.any():
+            if not rules.keeps_all and gone.any():
                 rows, labels = rows[~gone], labels[~gone]
             table = table.take(rows)
             mask = np.zeros(len(times), bool)
@@ -119,7 +119,7 @@ class AlignedWindows:
         else:
             last = assigner.last_windows(labels)
             mask = np.ones(len(times), bool)
-            if not rules.complete:
+            if not rules.keeps_all:
                 mask = rules.cleaned_at(assigner.ends(last)) > self.watermark
             if assigner.slide > assigner.size:
                 mask &= last + assigner.size > labels
@@ -127,7 +127,7 @@ class AlignedWindows:
         if mask is not None and not mask.all():
             if not self._copies:
                 table, labels = table.filter(pa.array(mask)), labels[mask]
-            late = ~mask & (times <= max(self.watermark - rules.lateness_us, MIN)) if not rules.complete else None
+            late = ~mask & (times <= rules.dropped_through(self.watermark)) if not rules.keeps_all else None
         if len(labels):
             self._take(table.add_column(0, LABEL, pa.array(labels)), labels)
         return late
@@ -263,6 +263,11 @@ class AlignedWindows:
             touched, self._touched = self._distinct(self._touched), []
             yield from self._again(touched, ended=False)
 
+    @property
+    def waits(self) -> bool:
+        """Whether there are rows of windows that have ended, for the next complete result."""
+        return self._late_in
+
     def touch_all(self) -> None:
         """All windows may have rows that early results have not shown."""
         if self._notes:
@@ -276,6 +281,8 @@ class AlignedWindows:
         self.flush()
         self._since, self._late_in, self._touched = 0, False, []
         windows = np.unique(self._windows(self._runs.labels()[0])[1])
+        # Of those that another output mode has dropped, panes may be there that later windows have, too
+        windows = windows[self.assigner.ends(windows) - 1 > self.rules.dropped_us]
         yield from self._emit(windows if self.rules.trigger.early else windows[self._ended(windows)])
 
     def _purge_ended(self) -> Iterator[pa.RecordBatch]:

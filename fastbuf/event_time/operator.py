@@ -192,11 +192,15 @@ class WindowOperator(Keyed):
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of the operator besides its groups: JSON values."""
-        return {"watermark": self.current}
+        return self.rules.state(self.current, self._windows.waits)
 
     def restore_state(self, states: Iterable[Mapping[str, Any]]) -> None:
-        """Go on from the states of all operators whose groups are restored here: from the least watermark of them."""
-        self._windows.watermark = min((int(state["watermark"]) for state in states), default=MIN)
+        """Go on from the states of all operators whose groups are restored here: from the least watermark of them.
+
+        The lateness and the output mode may have been others.
+        """
+        self.rules, self._windows.watermark = self.rules.restored(list(states))
+        self._windows.rules = self.rules
         self._windows.touch_all()
 
     def figures(self) -> dict[str, int | None]:

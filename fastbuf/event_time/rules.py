@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastbuf.checks import flag, instance, one_of, whole
 from fastbuf.errors import ConfigError
-from fastbuf.event_time.watermarks import MAX
+from fastbuf.event_time.watermarks import MAX, MIN
 from fastbuf.event_time.windows import MOST_US
 
 MODES = ("append", "update", "complete")
@@ -68,12 +70,16 @@ class Rules:
         not accumulate: then each result is of other rows.  ``"update"``: a result takes the place of an earlier one
         of its key and window.  ``"complete"``: at each change the results of all windows; none is ever dropped, and no
         row is late.
+    dropped_us
+        Windows that ended up to here are gone, whatever the lateness is now: operators before this one, which had
+        another one, have dropped them.
     """
 
     lateness_us: int = 0
     trigger: Trigger = at_end
     accumulate: bool = True
     output_mode: str = "append"
+    dropped_us: int = MIN
 
     def __post_init__(self) -> None:
         whole("lateness_us", self.lateness_us, 0, MOST_US)
@@ -93,6 +99,11 @@ class Rules:
         return self.output_mode == "complete"
 
     @property
+    def keeps_all(self) -> bool:
+        """Whether no row is late."""
+        return self.complete and self.dropped_us == MIN
+
+    @property
     def once(self) -> bool:
         """Whether a window fires when it is cleaned up, and at no other time."""
         return self.output_mode == "append" and self.accumulate
@@ -104,10 +115,38 @@ class Rules:
 
     def fires_at(self, ends: NDArray[np.int64]) -> NDArray[np.int64]:
         """The watermark at which windows with these ends fire."""
-        return self.cleaned_at(ends) if self.once else ends - 1
+        return self.cleaned_at(ends) if self.once else np.where(ends - 1 <= self.dropped_us, MIN, ends - 1)
 
     def cleaned_at(self, ends: NDArray[np.int64]) -> NDArray[np.int64]:
         """The watermark at which they are dropped; a row that comes then is late for them."""
+        at = np.where(self.complete | (ends > MAX - self.lateness_us), MAX, ends - 1 + self.lateness_us)
+        return np.where(ends - 1 <= self.dropped_us, MIN, at)
+
+    def dropped_through(self, watermark: int) -> int:
+        """Windows that end up to here, and no others, are dropped with a watermark; a row before it has none."""
         if self.complete:
-            return np.full(len(ends), MAX, np.int64)
-        return np.where(ends > MAX - self.lateness_us, MAX, ends - 1 + self.lateness_us)
+            return self.dropped_us
+        return MAX if watermark == MAX else max(watermark - self.lateness_us, self.dropped_us, MIN)
+
+    def state(self, watermark: int, waits: bool) -> dict[str, int]:
+        """What a checkpoint keeps: the windows that have fired, and those that were dropped, each by the last end.
+
+        ``waits``: rows of windows that have fired wait for the next watermark to be shown.
+        """
+        dropped = self.dropped_through(watermark)
+        fired = dropped if self.once else MIN if waits else watermark
+        return {"watermark": watermark, "fired": fired, "dropped": dropped}
+
+    def restored(self, states: Sequence[Mapping[str, Any]]) -> tuple[Rules, int]:
+        """The rules that go on from these states, whose rules may have been others, and with which watermark.
+
+        What has not fired must do so with the next watermark, and what is gone stays so.
+        """
+        if not states:
+            return self, MIN
+        watermark = min(int(state["watermark"]) for state in states)
+        fired = min(int(state.get("fired", watermark)) for state in states)  # a version before wrote none
+        dropped = max(int(state.get("dropped", MIN)) for state in states)
+        if MIN < fired < MAX and self.once:
+            fired += self.lateness_us
+        return replace(self, dropped_us=dropped), min(watermark, fired)

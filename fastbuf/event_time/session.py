@@ -87,7 +87,7 @@ class SessionWindows:
         ends = times + self.gap
         table = table.add_column(0, END, pa.array(ends)).add_column(0, LABEL, pa.array(times))
         self._since += table.num_rows
-        if not self.rules.complete and (self.rules.trigger.rows is not None or int(ends.min()) - 1 <= self.watermark):
+        if not self.rules.keeps_all and (self.rules.trigger.rows is not None or int(ends.min()) - 1 <= self.watermark):
             self.flush()
             return self._merge(table)
         self._late_in |= int(ends.min()) - 1 <= self.watermark
@@ -163,7 +163,7 @@ class SessionWindows:
             new = np.zeros(states.num_rows, bool)
             new[into[old:]] = True
         ends = int64s(states.column(END))
-        late = np.zeros(len(ends), bool) if rules.complete else rules.cleaned_at(ends) <= self.watermark
+        late = np.zeros(len(ends), bool) if rules.keeps_all else rules.cleaned_at(ends) <= self.watermark
         ended = ends - 1 <= self.watermark
         fires = np.zeros(len(ends), bool)
         if not rules.once and not rules.complete:
@@ -264,6 +264,11 @@ class SessionWindows:
         if tables:
             for rows in self._fired(pa.concat_tables(tables).combine_chunks()):
                 yield from self._results([rows])
+
+    @property
+    def waits(self) -> bool:
+        """Whether there are rows of windows that have ended, for the next complete result."""
+        return self._late_in
 
     def touch_all(self) -> None:
         """After a restore: anything may be due."""

@@ -339,6 +339,60 @@ def test_rows_that_wait_for_a_sink_are_not_left_to_another(spark: Any, tmp_path:
     assert sorted(behind) == list(range(300 - len(behind), 300))
 
 
+def arrived(folder: Path, name: str, **columns: Any) -> None:
+    folder.mkdir(exist_ok=True)
+    pq.write_table(pa.table(columns), folder / f".{name}")
+    (folder / f".{name}").rename(folder / f"{name}.parquet")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wanted"),
+    [
+        ((0, "append"), (3600, "append"), [(0, 3), (3, 8), (60, 9)]),
+        ((0, "update"), (3600, "update"), [(0, 3), (3, 8), (60, 9)]),
+        ((600, "append"), (600, "update"), [(0, 103), (3, 8), (60, 9)]),
+        ((600, "append"), (0, "append"), [(0, 103), (3, 8), (60, 9)]),  # in time until the next watermark
+    ],
+    ids=["later", "later in updates", "updates", "earlier"],
+)
+def test_another_lateness_or_output_mode_shows_each_window(
+    spark: Any, tmp_path: Path, before: Any, after: Any, wanted: Any
+) -> None:
+    """One that had had its result came again with a late row alone; one that waited for its lateness never came."""
+
+    def started(lateness: int, mode: str) -> tuple[Any, Any]:
+        files = fbs.stream_files(spark, str(tmp_path / "in"), "parquet", "at timestamp, k long, v long", tasks=1)
+        windows = files.with_watermark("at").group_by("k", partitions=1).window("1 minute", lateness=lateness)
+        sink = fbs.to_memory()
+        stream = windows.agg_arrow([("v", "sum")], name="w")
+        return stream.write_stream(sink, tmp_path / "chk", every=0.1, discover_every=0.05, output_mode=mode), sink
+
+    def rows(name: str, seconds: list[int], values: list[int]) -> None:
+        times = pa.array([each * 1_000_000 for each in seconds]).view(pa.timestamp("us", "UTC"))
+        arrived(tmp_path / "in", name, at=times, k=[1] * len(values), v=values)
+
+    shown: list[tuple[int, int]] = []
+
+    def stopped(query: Any, sink: Any, count: int, **drain: bool) -> None:
+        until(lambda: query.progress()["stages"][1]["rows_in"] == count)
+        query.savepoint(str(tmp_path / f"saved {len(shown)} {count}"))
+        query.stop(**drain)
+        times = sink.table()["window_start"].cast(pa.int64()).to_pylist()
+        shown.extend((at // 60_000_000, v) for at, v in zip(times, sink.table()["v_sum"].to_pylist(), strict=True))
+
+    rows("1", [0, 30, 200], [1, 2, 8])
+    stopped(*started(*before), 3)
+    rows("2", [45], [100])
+    query, sink = started(*after)
+    until(lambda: query.progress()["stages"][1]["rows_in"] == 1)
+    rows("3", [3600], [9])
+    stopped(query, sink, 2, drain=True)
+    last = dict(shown)
+    assert sorted(last.items()) == wanted
+    if "update" not in (before[1], after[1]):
+        assert len(shown) == len(last), "each once"
+
+
 def test_a_delta_table_into_which_rows_are_merged_from_now_on(spark: Any, tmp_path: Path) -> None:
     """What was appended are files of the table, of which the merge knew nothing: no run could begin."""
     deltalake = pytest.importorskip("deltalake", reason="pip install 'fastbuf[delta]'")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,15 @@ def operator_of(stage: StreamStage) -> dict[str, Any]:
     """What the state of a stage is of, as a checkpoint keeps it."""
     description: dict[str, Any] = stage.operator.description()  # type: ignore[union-attr]
     return description
+
+
+def operators_of(stages: Sequence[StreamStage]) -> dict[str, dict[str, Any]]:
+    """Of each stage with state what a checkpoint keeps of it, and of which sources its rows are."""
+    return {
+        stage.name: {"of": operator_of(stage), "sources": _sources_before(stages, number)}
+        for number, stage in enumerate(stages)
+        if stage.operator is not None
+    }
 
 
 def source_of(source: StreamSource) -> dict[str, str]:
@@ -102,10 +112,39 @@ def fit(stages: tuple[StreamStage, ...], restored: Mapping[str, Any]) -> tuple[S
     ConfigError
         State or offsets would be lost, or be taken for something else.
     """
-    _check_operators({stage.name: stage for stage in stages if stage.operator is not None}, restored["operators"])
     sources = {stage.name: stage.source for stage in stages if stage.source is not None}
     names = _names_of_sources({name: source_of(source) for name, source in sources.items()}, restored["sources"])
+    stages = _renamed(stages, names)
+    stages = _renamed(stages, _names_of_operators(stages, restored["operators"]))
+    _check_operators({stage.name: stage for stage in stages if stage.operator is not None}, restored["operators"])
+    return stages
+
+
+def _renamed(stages: tuple[StreamStage, ...], names: Mapping[str, str]) -> tuple[StreamStage, ...]:
     return tuple(dataclasses.replace(stage, name=names.get(stage.name, stage.name)) for stage in stages)
+
+
+def _sources_before(stages: Sequence[StreamStage], number: int) -> list[str]:
+    """Names of the sources whose rows come to a stage."""
+    if stages[number].source is not None:
+        return [stages[number].name]
+    return sorted({name for each in stages[number].inputs for name in _sources_before(stages, each)})
+
+
+def _names_of_operators(stages: Sequence[StreamStage], before: Mapping[str, Any]) -> dict[str, str]:
+    """The checkpoint's names for stages of one label, which are numbered by their places: each has its old sources.
+
+    Sides of a union that change their places had each other's state.
+    """
+    names: dict[str, str] = {}
+    alike: dict[str, dict[str, tuple[str, ...]]] = {}
+    for name, each in operators_of(stages).items():
+        alike.setdefault(re.sub(r" \(\d+\)$", "", name), {})[name] = tuple(each["sources"])
+    for now in alike.values():
+        old = {tuple(before[name].get("sources", ())): name for name in now if name in before}
+        if sorted(old) == sorted(set(now.values())) and len(old) == len(now) > 1:
+            names.update((name, old[sources]) for name, sources in now.items())
+    return names
 
 
 def _check_operators(stages: Mapping[str, StreamStage], operators: Mapping[str, Any]) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.event_time.watermarks import MIN, in_microseconds
+from fastbuf.event_time.watermarks import in_microseconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,10 +17,16 @@ class EventTimeRows:
 
     _operator: Any
 
-    def begin(self, mark_ms: int) -> None:
-        """All groups are restored; the task's watermark was this."""
-        if mark_ms != MIN:
-            self._operator.restore_state([{"watermark": in_microseconds(mark_ms)}])
+    def begin(self, restored: Sequence[Mapping[str, Any]]) -> None:
+        """All groups are restored; of the tasks of before, their watermarks and what :meth:`rules` gave."""
+        if restored:
+            self._operator.restore_state(
+                [{"watermark": in_microseconds(each["mark"]), **each.get("rules", {})} for each in restored]
+            )
+
+    def rules(self) -> dict[str, int]:
+        """What a checkpoint keeps beside the watermark: it tells another program which windows have fired."""
+        return {name: at for name, at in self._operator.state().items() if name != "watermark"}
 
     def watermark(self, time_ms: int) -> Iterable[pa.RecordBatch]:
         results: Iterable[pa.RecordBatch] = self._operator.watermark(in_microseconds(time_ms))

@@ -319,11 +319,12 @@ class GateTime:
     """The watermark of a task behind a gate."""
 
     def __init__(self, channels: int, restored: Mapping[str, Any], stage: str) -> None:
-        marks = [int(each["mark"]) for each in restored.values() if each.get("stage") == stage and "mark" in each]
-        self.restored = min(marks, default=MIN)
+        #: What the tasks of the checkpoint kept
+        self.restored = [each for each in restored.values() if each.get("stage") == stage and "mark" in each]
+        mark = min((int(each["mark"]) for each in self.restored), default=MIN)
         self._stage = stage
-        self._valve = WatermarkValve(channels, self.restored)
-        self._news = _News(self.restored)
+        self._valve = WatermarkValve(channels, mark)
+        self._news = _News(mark)
 
     def _out(self, changes: list[int | Status]) -> int | None:
         moved = None

@@ -31,7 +31,7 @@ from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.pyspark_private import forget_properties
 from fastbuf_spark.streams import messages
 from fastbuf_spark.streams.committed_rows import CommittedRows
-from fastbuf_spark.streams.compatible import operator_of, sink_of, source_of, waiting_rows_of
+from fastbuf_spark.streams.compatible import operators_of, sink_of, source_of, waiting_rows_of
 from fastbuf_spark.streams.fail_points import reach
 from fastbuf_spark.streams.outage import is_outage
 from fastbuf_spark.streams.spec import StreamSpec
@@ -149,7 +149,7 @@ class StreamRun:
             for number, stage in enumerate(spec.stages)
             if stage.source is not None
         }
-        self._operators = {stage.name: operator_of(stage) for stage in spec.stages if stage.operator is not None}
+        self._operators = operators_of(spec.stages)
         self._begun_at = _places(self._restored)
         self._has_read = False  # more than that, in a checkpoint that is complete
         self._draining = False
@@ -467,7 +467,7 @@ class StreamRun:
                 self._greatest[stage] = max(each["greatest"], self._greatest.get(stage, each["greatest"]))
 
     def _metadata(self, acks: dict[int, dict[str, Any]], final: bool) -> dict[str, Any]:
-        operators: dict[str, dict[str, Any]] = {name: {"pieces": {}, "of": of} for name, of in self._operators.items()}
+        operators: dict[str, dict[str, Any]] = {name: {"pieces": {}, **each} for name, each in self._operators.items()}
         rows: dict[str, dict[int, list[Any]]] = {}
         times: dict[str, Any] = {}
         for number, ack in acks.items():

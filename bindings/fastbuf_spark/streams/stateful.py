@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -382,8 +382,9 @@ class StatefulOperator:
         self._groups = KeyGroups(self._spec.keys, key_groups)
         self._spec.processor.init(self._handle)
 
-    def begin(self, mark_ms: int) -> None:
-        """The task's watermark was this; none yet is 0, as in Spark."""
+    def begin(self, restored: Sequence[Mapping[str, Any]]) -> None:
+        """The least watermark of the tasks of before; none yet is 0, as in Spark."""
+        mark_ms = min((int(each["mark"]) for each in restored), default=0)
         if mark_ms > 0:
             self._here.watermark_ms = self._watermark_of(mark_ms)
 

@@ -442,7 +442,10 @@ class StreamTask:
         reach("after prepare", number)
         if self._writer is not None:
             self._forward_time()
-        state["times"] = self._time.snapshot()  # with the watermark that is in front of the barrier
+        state["times"] = times = self._time.snapshot()  # with the watermark that is in front of the barrier
+        rules = getattr(self._operator, "rules", None)
+        if times and rules is not None:
+            times["rules"] = rules()
         if self._writer is not None:
             self._writer.emit_event(Barrier(number, barrier.timestamp_ms))
             self._writer.flush()

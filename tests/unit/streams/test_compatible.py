@@ -5,12 +5,17 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: install fastbuf[spark]")
 
 from fastbuf.errors import ConfigError
 from fastbuf_spark.streams.compatible import _names_of_sources as names_of_sources
+from fastbuf_spark.streams.compatible import fit, operators_of, source_of
+from fastbuf_spark.streams.running import RunningSpec
+from fastbuf_spark.streams.spec import StreamStage
+from fastbuf_spark.streams.user_source import UserSource
 
 
 def files(name: str) -> dict[str, str]:
@@ -67,7 +72,7 @@ def test_checkpoints_of_versions_without_names_go_by_places() -> None:
 def test_half_read_files_are_read_with_their_own_columns() -> None:
     """With those of another program each row was of nulls."""
     old, new = ({**files(name), "columns": f"parquet struct<{name}:bigint>"} for name in "vw")
-    with pytest.raises(ConfigError, match="amid the rows of ..v.*has ..w.. instead"):
+    with pytest.raises(ConfigError, match=r"amid the rows of ..v.*has ..w.. instead"):
         names_of_sources(stages(new), kept(old))
     assert names_of_sources(stages(new), kept(old, halfway=False)) == {"source": "source"}
     moved = {**old, "name": "moved"}
@@ -75,3 +80,50 @@ def test_half_read_files_are_read_with_their_own_columns() -> None:
     wider = {**old, "columns": "parquet struct<v:bigint,w:bigint>"}  # of the same path
     assert names_of_sources(stages(wider), kept(old)) == {"source": "source"}
     assert names_of_sources(stages(moved), kept(files("v"))) == {"source": "source"}, "a version before wrote none"
+
+
+class Numbers:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def splits(self) -> list[str]:
+        return ["s"]
+
+    def read(self, split: str, offset: Any) -> Any:
+        return iter(())
+
+
+LONGS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+
+
+def sums(*sources: str) -> tuple[StreamStage, ...]:
+    """A union of sums, each of a source of its own."""
+    spec = RunningSpec(("k",), LONGS, (("v", "sum"),), None)  # type: ignore[arg-type]
+    made: list[StreamStage] = []
+    for number, name in enumerate(sources):
+        label = "" if number == 0 else f" ({number + 1})"
+        source = UserSource(Numbers(name), LONGS)  # type: ignore[arg-type]
+        made.append(StreamStage(f"source{label}", 1, LONGS, LONGS, source))
+        made.append(StreamStage(f"all rows by k{label}", 1, LONGS, LONGS, None, (2 * number,), spec))
+    return (*made, StreamStage("union", 1, LONGS, LONGS, None, tuple(range(1, len(made), 2))))
+
+
+def checkpoint(stages: tuple[StreamStage, ...]) -> dict[str, Any]:
+    operators = {name: {"pieces": {"0": {}}, **each} for name, each in operators_of(stages).items()}
+    halfway = {stage.name: {"open": {"s": 1}, "of": source_of(stage.source)} for stage in stages if stage.source}
+    return {"operators": operators, "sources": halfway}
+
+
+def test_sides_of_a_union_that_change_places_keep_their_state() -> None:
+    """Stages without a name are numbered by their places: each went on with the other's sums."""
+    before = checkpoint(sums("a", "b", "c"))
+    for order in ("abc", "cab", "cba"):
+        stages = fit(sums(*order), before)
+        now = {source_of(stages[number].source)["name"]: stages[number + 1].name for number in (0, 2, 4)}
+        assert now == {"a": "all rows by k", "b": "all rows by k (2)", "c": "all rows by k (3)"}, order
+        assert operators_of(stages) == operators_of(sums("a", "b", "c"))
+    older = {
+        **before,
+        "operators": {name: {"pieces": {}, "of": each["of"]} for name, each in before["operators"].items()},
+    }
+    assert [stage.name for stage in fit(sums("a", "b", "c"), older)] == [stage.name for stage in sums("a", "b", "c")]
