@@ -66,6 +66,8 @@ def test_another_source_amid_the_rows_of_one(spark: Any, tmp_path: Path) -> None
     words = r"stand amid the rows of \['a'\], and the stream has \['b'\] instead.*name="
     with pytest.raises(ConfigError, match=words):
         other.write_stream(sink, tmp_path / "chk")
+    with pytest.raises(ConfigError, match="key_groups=64, and the checkpoints have 128, which the first start fixed"):
+        fbs.stream(spark, From("a", 0, 400, 0), LONGS, tasks=1).write_stream(sink, tmp_path / "chk", key_groups=64)
     rate = fbs.stream_rate(spark, 10, rows=10, tasks=1)
     with pytest.raises(ConfigError, match="instead"):
         rate.write_stream(fbs.to_memory(), tmp_path / "chk")

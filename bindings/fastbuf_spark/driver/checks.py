@@ -206,7 +206,6 @@ def cluster_of(sc: Any, conf: ShuffleConf) -> Cluster:
         tasks=tasks_of_executor(sc, slots),
         is_pinned=is_pinned(sc),
         is_dynamic=is_dynamic(sc),
-        is_speculative=_true(sc, "spark.speculation"),
         has_servers=storage is not None and bool(storage.service),
     )
 

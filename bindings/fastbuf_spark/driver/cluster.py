@@ -49,7 +49,6 @@ class Cluster:
     here: int | None = field(default=None, repr=False)  #: cores of this machine, where the executors are on it
     is_pinned: bool = field(default=True, repr=False)  #: whether each thread has one of the JVM's
     is_dynamic: bool = field(default=False, repr=False)
-    is_speculative: bool = field(default=False, repr=False)
     has_servers: bool = field(default=True, repr=False)  #: whether held rows are read from file servers
 
     def __post_init__(self) -> None:
@@ -178,8 +177,6 @@ def judged(cluster: Cluster, num_partitions: int, mode: str, conf: ShuffleConf, 
     if mode == "barrier":
         if cluster.is_dynamic:
             problems.append("Spark refuses barrier stages under dynamic allocation: spark.dynamicAllocation.enabled")
-        if cluster.is_speculative:
-            problems.append("a barrier stage cannot be speculated: set spark.speculation=false")
     needed = 1 if mode == "blocking" else consumers + extra
     memory = None if cluster.tasks is None else cluster.tasks * conf.memory_bytes
     ports = ports_of(conf) if mode != "blocking" or cluster.has_servers else ""

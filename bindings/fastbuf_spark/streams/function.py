@@ -30,8 +30,9 @@ def to_function(func: RowsFunction) -> FunctionSink:
 
     With exactly-once it is called when the checkpoint is complete, by one task.  After a failure it may be called again
     with the same rows and the same `batch_id`, by another task perhaps: write so that the second time changes nothing,
-    as by keeping `batch_id` in the transaction that writes the rows.  With at-least-once it is called at once with each
-    batch, with a `batch_id` of -1: after a failure rows come again, in other batches.
+    as by keeping `batch_id` in the transaction that writes the rows, and a name for the directory of checkpoints beside
+    it: in another one the numbers begin anew.  With at-least-once it is called at once with each batch, with a
+    `batch_id` of -1: after a failure rows come again, in other batches.
 
     An exception of the function's is tried again some times; then the stream starts again from its last checkpoint.
     """

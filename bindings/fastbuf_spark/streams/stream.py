@@ -320,7 +320,7 @@ class Stream:
         discover_every
             How often the source looks for new splits.
         key_groups
-            Most tasks that a stage with state may ever have; fixed by the first start.
+            Most tasks that a stage with state may ever have; fixed by the first start: another one is refused then.
         restore_from
             A savepoint to begin from, if there is no checkpoint yet.
 
@@ -382,6 +382,11 @@ class Stream:
             store.key_groups,
             guarantee == "exactly_once",
         )
+        if key_groups not in (DEFAULT_KEY_GROUPS, store.key_groups):
+            raise ConfigError(
+                f"key_groups={key_groups}, and the checkpoints have {store.key_groups}, which the first start fixed: "
+                "leave it out, or begin with another directory"
+            )
         check_tasks(sc, spec)
         pickled(spec)  # a source or a sink that cannot be is refused here, and not by each run anew
         store.lock()
