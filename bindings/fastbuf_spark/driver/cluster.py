@@ -174,9 +174,8 @@ def judged(cluster: Cluster, num_partitions: int, mode: str, conf: ShuffleConf, 
             "PYSPARK_PIN_THREAD=false: what is set for the producers' job, as its tags, would be set for jobs of yours "
             "too; do not set it, or use mode='blocking'"
         )
-    if mode == "barrier":
-        if cluster.is_dynamic:
-            problems.append("Spark refuses barrier stages under dynamic allocation: spark.dynamicAllocation.enabled")
+    if mode == "barrier" and cluster.is_dynamic:
+        problems.append("Spark refuses barrier stages under dynamic allocation: spark.dynamicAllocation.enabled")
     needed = 1 if mode == "blocking" else consumers + extra
     memory = None if cluster.tasks is None else cluster.tasks * conf.memory_bytes
     ports = ports_of(conf) if mode != "blocking" or cluster.has_servers else ""
