@@ -100,7 +100,7 @@ asan-test: asan-build
 # What looks at native code alone, and takes long.  It is recorded which code passed: CI leaves that to the night.
 checked: $(BUILT)
 	$(MAKE) debug-test tsan-test asan-test
-	FASTBUF_NATIVE=1 $(BIN)/python -m pytest -n 2 tests/models
+	FASTBUF_NATIVE=1 $(BIN)/python -m pytest -n 2 tests/models tests/stress
 	$(BIN)/python tests/native.py --record
 
 # Faults planted at random places and strengths, and what is said of them; thresholds are tuned on seeds 0 to 9 alone.

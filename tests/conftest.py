@@ -79,8 +79,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_report_header() -> str:
     if LONG:
         return "with what is nightly"
-    models = "; without the models: native code is as it was when `make checked` passed" if native.LEFT else ""
-    return f"without what is nightly (tests/nights.py): FASTBUF_LONG=1 runs it too{models}"
+    checked = "; without models and stress: native code is as it was when `make checked` passed" if native.LEFT else ""
+    return f"without what is nightly (tests/nights.py): FASTBUF_LONG=1 runs it too{checked}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,6 +1,7 @@
 """Whether the native code, and what checks it, is as it was when ``make checked`` passed.
 
-The models' checker, the debug build and the sanitizers look at nothing but the native rooms, and take a third of a run.
+The models' checker, the stress tests, the debug build and the sanitizers look at nothing but the native rooms, and take
+a third of a run.
 ``make checked`` runs them and records the digest of all that goes in; where it is still the same, CI leaves them to the
 night, which always runs them.
 

@@ -7,7 +7,8 @@
 ``@nightly(but_one="mode")``
     Of what this parameter is, with all others alike, one runs each time: in turn, so that each value has its share.
 
-The models of tests/models are left, too, where native code is as it was when ``make checked`` passed (tests/native.py).
+The tests of tests/models and tests/stress are left, too, where native code is as it was when ``make checked`` passed
+(tests/native.py).
 
 Without a mark a test of tests/spark runs in one of its modes by day, as if it had ``but_one="mode"``.
 """
@@ -66,7 +67,7 @@ def left_for_the_night(items: list[Any]) -> list[Any]:
     left = []
     groups: dict[str, list[Any]] = defaultdict(list)
     for item in items:
-        if native.LEFT and item.path.parent.name == "models":
+        if native.LEFT and item.path.parent.name in ("models", "stress"):
             left.append(item)
             continue
         marks = list(item.iter_markers("nightly"))

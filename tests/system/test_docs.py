@@ -76,10 +76,8 @@ EXAMPLES = {str(page.relative_to(ROOT)): blocks_of(page) for page in PAGES}
 #: Half a minute, and jobs of verbs that the how-tos have too
 BY_NIGHT = (
     "docs/howto/find-the-slow-stage.md",
-    *(
-        f"docs/cookbook/{name}.md"
-        for name in ("compaction", "embeddings", "features", "near-duplicates", "sessions", "top-k", "train-test")
-    ),
+    *(f"docs/cookbook/{name}.md" for name in ("compaction", "delta-compaction", "embeddings", "features")),
+    *(f"docs/cookbook/{name}.md" for name in ("near-duplicates", "sessions", "top-k", "train-test")),
 )
 # Each change of the master is another Spark
 ORDERED = sorted(

@@ -107,7 +107,8 @@ def test_a_parameter_that_a_test_has_not_is_refused(tmp_path: Path) -> None:
     assert "test_wrong is nightly by 'mod': its parameters are []" in done.stderr + done.stdout
 
 
-def test_models_are_left_while_native_code_is_as_it_was_checked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["models", "stress"])
+def test_models_are_left_while_native_code_is_as_it_was_checked(tmp_path: Path, folder: str) -> None:
     """And run by day from its next change on, and where nothing is recorded."""
     record = tmp_path / "record"
     start = (
@@ -116,7 +117,7 @@ def test_models_are_left_while_native_code_is_as_it_was_checked(tmp_path: Path) 
 
     def runs(recorded: str) -> bool:
         record.write_text(recorded)
-        done = collected(tmp_path, "def test_model():\n    pass\n", "0", "models/test_it.py", start)
+        done = collected(tmp_path, "def test_model():\n    pass\n", "0", f"{folder}/test_it.py", start)
         return "test_model" in done.stdout
 
     assert runs("")
