@@ -55,7 +55,8 @@ def stream_files(
         A StructType or DDL text, in this order.  Names of directories, ``key=value``, have the values of the columns
         that it names so, as for :func:`fastbuf_spark.read_parquet`: these are of the types that it gives.
     bounded
-        Whether to end behind the files that are there now.
+        Whether to end behind the files that are there now.  All windows end with them: of rows that come at a later
+        start, a window has a second result.
     max_file_age
         Files older than the newest one by more than this are passed over.  The files that are there at first are all
         read, whatever their age.  A file that is moved into the directory keeps its time; one from the future counts as
