@@ -87,14 +87,15 @@ class SessionWindows:
         ends = times + self.gap
         table = table.add_column(0, END, pa.array(ends)).add_column(0, LABEL, pa.array(times))
         self._since += table.num_rows
-        if not self.rules.keeps_all and (self.rules.trigger.rows is not None or int(ends.min()) - 1 <= self.watermark):
+        rules, first = self.rules, int(ends.min()) - 1
+        self._late_in |= rules.complete and first <= self.watermark
+        if first <= (rules.dropped_us if rules.complete else MAX if rules.trigger.rows is not None else self.watermark):
             self.flush()
             return self._merge(table)
-        self._late_in |= int(ends.min()) - 1 <= self.watermark
         self._pending.append(table)
         self._rows += table.num_rows
         self._bytes += table.nbytes
-        self._next = min(self._next, int(ends.min()) - 1)
+        self._next = min(self._next, first)
         if self._rows >= PENDING_ROWS or self._bytes >= self._most_pending:
             self.flush()
         return None

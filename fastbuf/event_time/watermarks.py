@@ -217,16 +217,23 @@ class SplitWatermarks:
             "splits": {name: state.watermark for name, state in self._splits.items()},
         }
 
-    def restore(self, states: Iterable[Mapping[str, Any]], splits: Iterable[str] | None = None) -> None:
+    def restore(
+        self,
+        states: Iterable[Mapping[str, Any]],
+        splits: Iterable[str] | None = None,
+        own: Mapping[str, Any] | None = None,
+    ) -> None:
         """Go on from the states of one task or of several; splits: those that are this task's now, None: all.
 
-        With other splits than before, the watermark starts anew from theirs.  Where a task has none, and other tasks
-        had some that ended, it goes on from the least of these: rows that come next may be theirs.
+        With other splits than before, the watermark starts anew from theirs.  A task without one goes on from the last
+        that it had (``own``: its state); where nobody knows which that is, as the number of tasks is another, from the
+        least of all: rows that come next may be of the slowest.
         """
         states = list(states)
         before = {name: int(mark) for state in states for name, mark in state["splits"].items()}
         mine = set(before) if splits is None else set(splits)
         self._splits = {name: _Split(before.get(name, MIN)) for name in sorted(mine)}
-        self._passed = min((at for state in states if (at := int(state["passed"])) != MIN), default=MIN)
+        passed = [int(state["passed"]) for state in (states if own is None else [own])]
+        self._passed = min((at for at in passed if at != MIN), default=MIN)
         self._complete = all(state["complete"] for state in states) and bool(states)
         self._emitted = min((int(state["emitted"]) for state in states), default=MIN)

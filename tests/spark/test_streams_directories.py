@@ -244,10 +244,26 @@ def test_no_file_is_read_again_by_another_path(spark: Any, tmp_path: Path, befor
         splits, state = source(spark, tmp_path / before).splits(state)
         assert [split.name for split in splits] == [path]
     other = dataclasses.replace(source(spark, tmp_path / after), max_age_s=age * 86400)
-    splits, state = other.splits(state)
-    assert splits == []
+    for _ in range(2):
+        splits, state = other.splits(state)
+        assert splits == []
     later = file(tmp_path / "in", "c.parquet", now + 1)
     assert [split.name for split in other.splits(state)[0]] == [later]
+
+
+def test_what_another_path_did_not_look_into_is_read(spark: Any, tmp_path: Path) -> None:
+    """However old it is: a directory below, which is no partition; names that a filter left out."""
+    now = time.time()
+    first = file(tmp_path / "in", "a.parquet", now)
+    deep = file(tmp_path / "in" / "archive", "x.parquet", now - 30 * 86400)
+    splits, state = source(spark, tmp_path / "in").splits(None)
+    assert [split.name for split in splits] == [first]
+    assert [split.name for split in source(spark, tmp_path / "in" / "archive").splits(state)[0]] == [deep]
+    other = file(tmp_path / "in", "a.old", now - 30 * 86400)
+    some = dataclasses.replace(source(spark, tmp_path / "in"), options={"pathGlobFilter": "*.parquet"})
+    state = some.splits(None)[1]
+    assert [split.name for split in source(spark, tmp_path / "in" / "*.old").splits(state)[0]] == [other]
+    assert source(spark, tmp_path / "in" / "*.parquet").splits(state)[0] == []
 
 
 def test_a_path_that_begins_as_another(spark: Any, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ with another one is refused.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -132,19 +133,42 @@ def _sources_before(stages: Sequence[StreamStage], number: int) -> list[str]:
 
 
 def _names_of_operators(stages: Sequence[StreamStage], before: Mapping[str, Any]) -> dict[str, str]:
-    """The checkpoint's names for stages of one label, which are numbered by their places: each has its old sources.
+    """The checkpoint's name for each stage with state: of those of one label, which are numbered by their places, that
+    of the same sources.
 
-    Sides of a union that change their places had each other's state.
+    Sides of a union that change their places had each other's state, and a new one in front of them that of the next.
+    A side whose source is another one now is the one that is left; a side that is new has a name of its own.
     """
     names: dict[str, str] = {}
-    alike: dict[str, dict[str, tuple[str, ...]]] = {}
+    alike: dict[str, dict[str, list[str]]] = {}
     for name, each in operators_of(stages).items():
-        alike.setdefault(re.sub(r" \(\d+\)$", "", name), {})[name] = tuple(each["sources"])
-    for now in alike.values():
-        old = {tuple(before[name].get("sources", ())): name for name in now if name in before}
-        if sorted(old) == sorted(set(now.values())) and len(old) == len(now) > 1:
-            names.update((name, old[sources]) for name, sources in now.items())
+        alike.setdefault(_label(name), {})[name] = each["sources"]
+    for label, now in alike.items():
+        in_order = sorted((name for name in before if _label(name) == label), key=lambda name: (len(name), name))
+        left = {name: before[name].get("sources") for name in in_order}
+        if None in left.values():  # of a version that did not write them
+            continue
+        found = {name: name for name, sources in now.items() if left.get(name) == sources}
+        for old in found.values():
+            del left[old]
+        for name, sources in now.items():
+            same = [old for old, of in left.items() if of == sources]
+            if name not in found and same:
+                found[name] = same[0]
+                del left[same[0]]
+        rest = [name for name in now if name not in found]
+        found.update(zip(rest, left, strict=False))
+        taken = {*before, *found.values()}
+        free = (f"{label} ({number})" if number > 1 else label for number in itertools.count(1))
+        fresh = (name for name in free if name not in taken)
+        found.update((name, next(fresh)) for name in rest[len(left) :])
+        names.update(found)
     return names
+
+
+def _label(name: str) -> str:
+    """Of a stage, without its number among those of the same one."""
+    return re.sub(r" \(\d+\)$", "", name)
 
 
 def _check_operators(stages: Mapping[str, StreamStage], operators: Mapping[str, Any]) -> None:

@@ -133,12 +133,18 @@ class SourceTime:
         By task, what the tasks of the checkpoint kept.
     stage
         Name of the source's stage.
+    place
+        Which of its tasks this is, and how many there are.
     """
 
-    def __init__(self, spec: TimeSpec | None, restored: Mapping[str, Any], stage: str) -> None:
+    def __init__(
+        self, spec: TimeSpec | None, restored: Mapping[str, Any], stage: str, place: tuple[int, int] = (0, 0)
+    ) -> None:
         self._spec = spec
         self._stage = stage
-        self._states = [each["splits"] for each in restored.values() if each.get("stage") == stage and "splits" in each]
+        kept = [restored[task] for task in sorted(restored, key=int)]
+        self._states = [each["splits"] for each in kept if each.get("stage") == stage and "splits" in each]
+        self._own = self._states[place[0]] if 0 < len(self._states) == place[1] else None
         self._marks = None if spec is None else SplitWatermarks(spec.strategy, spec.idle_s)
         self._column = "" if spec is None else spec.column
         self._news = _News()
@@ -171,7 +177,7 @@ class SourceTime:
             return
         names = list(splits)
         if self._states and not self._restored:
-            self._marks.restore(self._states, names)
+            self._marks.restore(self._states, names, self._own)
         for name in names:
             self._marks.open(name, time.monotonic())
         self._restored = True
@@ -307,12 +313,15 @@ class ArrivalTime(SourceTime):
         return {"stage": self._stage, "arrival_us": self._last_us}
 
 
-def source_time(spec: TimeSpec | None, restored: Mapping[str, Any], stage: str) -> SourceTime:
+def source_time(
+    spec: TimeSpec | None, restored: Mapping[str, Any], stage: str, place: tuple[int, int] = (0, 0)
+) -> SourceTime:
     """The watermark of a source's task by the rule that is asked for."""
     if spec is not None and spec.arrives is not None:
         return ArrivalTime(spec, restored, stage)
-    kind = SparkTime if spec is not None and spec.rule == "spark" else SourceTime
-    return kind(spec, restored, stage)  # type: ignore[arg-type]
+    if spec is not None and spec.rule == "spark":
+        return SparkTime(spec, restored, stage)
+    return SourceTime(spec, restored, stage, place)
 
 
 class GateTime:

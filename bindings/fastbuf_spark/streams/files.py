@@ -73,29 +73,32 @@ class FilesSource:
         newest_of = dict(state.get("newest_of") or {self.base: state["newest"]}) if state else {}
         newest, most = int(newest_of.get(self.base, 0)), int(self.max_age_s * 1e9)
         passed = dict(state.get("passed") or {path: at - most for path, at in newest_of.items()}) if state else {}
+        here = "\n".join([self.base, self.options.get("pathGlobFilter", ""), "*" * self._is_deep])
         files = listing.matching(listed := self._listed(bool(state)), self.options)
         times = {file.path: file.changed for file in files}
         # A file from the future (a clock that is ahead) would make those of the days after it too old
         now = time.time_ns()
         latest = max(min(at, now) for at in (newest, *times.values()))
-        oldest = max(latest - most, passed.get(self.base, 0))
+        oldest = max(latest - most, passed.get(here, 0))
 
         def is_new(path: str, changed: int) -> bool:
             """As by Spark, the first ones are read whatever their age; but not again, where another path had them."""
-            return path not in seen and (
-                changed >= oldest
-                if newest
-                else not any(changed < least and _is_below(base, path) for base, least in passed.items())
-            )
+            if path in seen or (newest and changed < oldest):
+                return False
+            return not any(changed < least and _finds(looked, path) for looked, least in passed.items())
 
         fresh = sorted((changed, path) for path, changed in times.items() if is_new(path, changed))
         if fresh:
             self._check(listed, {path for _, path in fresh})
         seen.update((path, changed) for changed, path in fresh)
-        recent = {path: t for path, t in seen.items() if t >= oldest or not _is_below(self.base, path)}
-        passed[self.base] = oldest
+        recent = {path: t for path, t in seen.items() if t >= oldest or not _finds(here, path)}
+        passed[here] = oldest
         state = {"newest_of": {**newest_of, self.base: latest}, "passed": passed, "seen": recent}
         return [Split(path, 0) for _, path in fresh], state
+
+    @property
+    def _is_deep(self) -> bool:
+        return is_true(self.options, "recursiveFileLookup")
 
     def _listed(self, before: bool) -> list[listing.File]:
         """All files; ``before``: they have been listed before."""
@@ -126,7 +129,7 @@ class FilesSource:
 
     def _named(self, path: str) -> dict[str, str | None]:
         """The values, escaped, that a file's directories have for columns of the schema."""
-        if is_true(self.options, "recursiveFileLookup"):
+        if self._is_deep:
             return {}
         base = self.root or listing.base_of(self.base, path)
         folders = path.removeprefix(base).split("/")[:-1]
@@ -234,9 +237,13 @@ class _FilesReader:
         self._open.clear()
 
 
-def _is_below(base: str, path: str) -> bool:
-    """Whether a path, which may be a pattern, finds a file."""
-    return path.startswith(listing.base_of(base, path))
+def _finds(looked: str, path: str) -> bool:
+    """Whether a look finds a file, as a checkpoint keeps looks: path, ``pathGlobFilter``, and whether it was deep."""
+    base, name, deep = [*looked.split("\n"), "", ""][:3]
+    folder = listing.base_of(base, path)
+    *between, own = path.removeprefix(folder).split("/")
+    below = path.startswith(folder) and (deep or all("=" in each for each in between))
+    return bool(below and (not name or listing.matching([listing.File(own, -1, -1, ())], {"pathGlobFilter": name})))
 
 
 def files_source(

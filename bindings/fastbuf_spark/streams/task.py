@@ -180,7 +180,7 @@ class StreamTask:
         self._snapshots.restore(start.pieces.get(stage.name, {}))
         stack.callback(self._snapshots.close)
         if stage.source is not None:
-            self._time = source_time(stage.time, start.times, stage.name)
+            self._time = source_time(stage.time, start.times, stage.name, (self.subtask, stage.tasks))
             self._reader = reader = stage.source.reader(stage.input_schema)
             stack.callback(reader.close)
             self._time.waiting = lambda: getattr(reader, "waiting", ())

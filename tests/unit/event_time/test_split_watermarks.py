@@ -261,3 +261,16 @@ def test_tasks_that_go_on_hold_what_the_slowest_held() -> None:
         again[0].open("c", 0)
         again[0].add("c", ms(700), 0)
         assert again[0].current(0) == (699, False)
+
+
+def test_a_task_that_goes_on_knows_whether_it_had_a_split() -> None:
+    """One that never had one was idle at once, and held all others back behind a restart: for ever, without idle=."""
+    one, two = (SplitWatermarks(BoundedOutOfOrderness(0)) for _ in range(2))
+    one.open("a", 0)
+    one.add("a", ms(1000), 0)
+    one.remove("a")
+    states = [marks.state() for marks in (one, two)]
+    again = [SplitWatermarks(BoundedOutOfOrderness(0)) for _ in states]
+    for marks, own in zip(again, states, strict=True):
+        marks.restore(states, [], own)
+    assert [marks.current(0) for marks in again] == [(999, False), (None, True)]

@@ -117,11 +117,13 @@ def checkpoint(stages: tuple[StreamStage, ...]) -> dict[str, Any]:
 def test_sides_of_a_union_that_change_places_keep_their_state() -> None:
     """Stages without a name are numbered by their places: each went on with the other's sums."""
     before = checkpoint(sums("a", "b", "c"))
-    for order in ("abc", "cab", "cba"):
+    for order in ("abc", "cab", "cba", "xcab", "axbc", "cbxa"):
         stages = fit(sums(*order), before)
-        now = {source_of(stages[number].source)["name"]: stages[number + 1].name for number in (0, 2, 4)}
-        assert now == {"a": "all rows by k", "b": "all rows by k (2)", "c": "all rows by k (3)"}, order
-        assert operators_of(stages) == operators_of(sums("a", "b", "c"))
+        now = {source_of(stages[n].source)["name"]: stages[n + 1].name for n in range(0, len(stages) - 1, 2)}
+        new = {"x": "all rows by k (4)"} if "x" in order else {}
+        assert now == {"a": "all rows by k", "b": "all rows by k (2)", "c": "all rows by k (3)", **new}, order
+    with pytest.raises(ConfigError, match=r"state of \['all rows by k'\]"):
+        fit(sums("b", "c"), before)
     older = {
         **before,
         "operators": {name: {"pieces": {}, "of": each["of"]} for name, each in before["operators"].items()},
