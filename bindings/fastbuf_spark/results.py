@@ -114,7 +114,9 @@ def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:
             plain = pa.list_(field.type.value_field)
         else:
             continue
-        batch = batch.set_column(place, field.with_type(plain), batch.column(place).cast(plain))
+        column = batch.column(place)
+        column = column.dictionary_decode() if pa.types.is_dictionary(field.type) else column.cast(plain)
+        batch = batch.set_column(place, field.with_type(plain), column)
     return batch
 
 

@@ -55,7 +55,7 @@ class AlignedWindows:
         overlaps = isinstance(assigner, Aligned) and (assigner.size, assigner.slide) != (assigner.pane, assigner.pane)
         each = rules.purges or rules.trigger.rows is not None
         self._panes = overlaps and not each  # state by panes
-        self.copies = overlaps and each  # a row for each window
+        self._copies = overlaps and each  # a row for each window
         trigger = rules.trigger
         # Whether it is noted which keys of which windows have new rows; where rows are counted, that is in the state
         self._notes = bool(trigger.every_ms or trigger.every_us) and not (each or rules.complete)
@@ -108,7 +108,7 @@ class AlignedWindows:
         if isinstance(assigner, Global):
             if self.watermark == MAX and not rules.keeps_all:
                 mask = np.zeros(len(times), bool)
-        elif self.copies:
+        elif self._copies:
             rows, labels = assigner.windows(labels)
             gone = rules.cleaned_at(assigner.ends(labels)) <= self.watermark
             if not rules.keeps_all and gone.any():
@@ -125,7 +125,7 @@ class AlignedWindows:
                 mask &= last + assigner.size > labels
         late = None
         if mask is not None and not mask.all():
-            if not self.copies:
+            if not self._copies:
                 table, labels = table.filter(pa.array(mask)), labels[mask]
             late = ~mask & (times <= rules.dropped_through(self.watermark)) if not rules.keeps_all else None
         if len(labels):
@@ -262,6 +262,11 @@ class AlignedWindows:
         elif self._touched:
             touched, self._touched = self._distinct(self._touched), []
             yield from self._again(touched, ended=False)
+
+    @property
+    def layout(self) -> str:
+        """What rows of the state are of, where windows overlap: each has its own if what has fired is dropped."""
+        return "of each window" if self._copies else "of panes" if self._panes else ""
 
     @property
     def waits(self) -> bool:

@@ -175,9 +175,8 @@ class WindowOperator(Keyed):
     def description(self) -> dict[str, Any]:
         """What the state of a window is: JSON values; that of an operator with others is not to be restored here."""
         aggregates = [" ".join(pair) for pair in getattr(self._work, "pairs", ())]
-        # Windows that overlap share panes, unless what has fired is dropped
-        copies = {"rows": "of each window"} if getattr(self._windows, "copies", False) else {}
-        return {"aggregates": aggregates, "state": words_of(self._work.state), **copies}
+        rows = {"rows": self._windows.layout} if self._windows.layout else {}
+        return {"aggregates": aggregates, "state": words_of(self._work.state), **rows}
 
     def restore(self, group: int, data: bytes) -> None:
         """Take the state of a key group, in an operator that has had no rows; :meth:`restore_state` before or after."""

@@ -89,7 +89,8 @@ class SessionWindows:
         self._since += table.num_rows
         rules, first = self.rules, int(ends.min()) - 1
         self._late_in |= rules.complete and first <= self.watermark
-        if first <= (rules.dropped_us if rules.complete else MAX if rules.trigger.rows is not None else self.watermark):
+        behind = rules.dropped_us if rules.complete else max(self.watermark, rules.dropped_us)
+        if first <= behind or (rules.trigger.rows is not None and not rules.complete):
             self.flush()
             return self._merge(table)
         self._pending.append(table)
@@ -265,6 +266,8 @@ class SessionWindows:
         if tables:
             for rows in self._fired(pa.concat_tables(tables).combine_chunks()):
                 yield from self._results([rows])
+
+    layout = ""  #: see :class:`AlignedWindows`
 
     @property
     def waits(self) -> bool:

@@ -171,6 +171,14 @@ SUM, MAX = [("v", "sum")], [("v", "max")]
             },
         ),
         (
+            windows("1 hour", SUM, slide="20 minutes", accumulate=False),
+            {
+                "rows: of panes, now of each window": windows(
+                    "1 hour", SUM, slide="20 minutes", accumulate=False, lateness="1 minute"
+                )
+            },
+        ),
+        (
             running(SUM),
             {
                 r"\['v sum'\], now \['v max'\]": running(MAX),
@@ -205,7 +213,7 @@ SUM, MAX = [("v", "sum")], [("v", "max")]
             },
         ),
     ],
-    ids=["windows", "running", "batches", "join", "processor"],
+    ids=["windows", "panes", "running", "batches", "join", "processor"],
 )
 def test_state_that_would_be_misread_is_refused(
     spark: Any, tmp_path: Path, first: Any, others: dict[str, Callable[[Any], Any]]

@@ -148,21 +148,21 @@ def _names_of_operators(stages: Sequence[StreamStage], before: Mapping[str, Any]
         left = {name: before[name].get("sources") for name in in_order}
         if None in left.values():  # of a version that did not write them
             continue
-        found = {name: name for name, sources in now.items() if left.get(name) == sources}
-        for old in found.values():
+        fits = {name: name for name, sources in now.items() if left.get(name) == sources}
+        for old in fits.values():
             del left[old]
         for name, sources in now.items():
             same = [old for old, of in left.items() if of == sources]
-            if name not in found and same:
-                found[name] = same[0]
+            if name not in fits and same:
+                fits[name] = same[0]
                 del left[same[0]]
-        rest = [name for name in now if name not in found]
-        found.update(zip(rest, left, strict=False))
-        taken = {*before, *found.values()}
+        rest = [name for name in now if name not in fits]
+        fits.update(zip(rest, left, strict=False))
+        taken = {*before, *fits.values()}
         free = (f"{label} ({number})" if number > 1 else label for number in itertools.count(1))
         fresh = (name for name in free if name not in taken)
-        found.update((name, next(fresh)) for name in rest[len(left) :])
-        names.update(found)
+        fits.update((name, next(fresh)) for name in rest[len(left) :])
+        names.update(fits)
     return names
 
 

@@ -142,8 +142,8 @@ class SourceTime:
     ) -> None:
         self._spec = spec
         self._stage = stage
-        kept = [restored[task] for task in sorted(restored, key=int)]
-        self._states = [each["splits"] for each in kept if each.get("stage") == stage and "splits" in each]
+        tasks = [restored[task] for task in sorted(restored, key=int)]
+        self._states = [each["splits"] for each in tasks if each.get("stage") == stage and "splits" in each]
         self._own = self._states[place[0]] if 0 < len(self._states) == place[1] else None
         self._marks = None if spec is None else SplitWatermarks(spec.strategy, spec.idle_s)
         self._column = "" if spec is None else spec.column

@@ -154,3 +154,27 @@ def test_a_checkpoint_of_a_version_that_kept_the_watermark_alone() -> None:
     assert once.restored([{"watermark": 20}]) == (once, 20)
     assert once.restored([once.state(MAX, False)]) == (replace(once, dropped_us=MAX), MAX)
     assert once.restored([once.state(MIN, False)]) == (once, MIN)
+
+
+def test_a_session_row_before_what_is_dropped_is_late() -> None:
+    """Where all fires again with the next watermark, the operator has none until then: the row was in no window."""
+    dice = random.Random(1)
+    one = made(Session(5), Rules())
+    results(one.watermark(18))
+    between = moved(one, made(Session(5), Rules(output_mode="complete")), dice)
+    results(between.rows(batch([(0, 50, 1)])))
+    last = moved(between, made(Session(5), Rules(40)), dice)
+    results(last.rows(batch([(1, 0, 1000)])))
+    assert last.late_rows == 1
+
+
+@pytest.mark.parametrize("before", ["append", "update"])
+def test_a_late_row_of_a_session_in_mode_complete_is_shown(before: str) -> None:
+    dice = random.Random(1)
+    one = made(Session(5), Rules(output_mode=before))
+    results(one.watermark(10))
+    one = moved(one, made(Session(5), Rules(output_mode="complete")), dice)
+    results(one.rows(batch([(1, 20, 1)])))
+    assert results(one.watermark(30)) == [((20, 25, 1), 1)]
+    results(one.rows(batch([(1, 21, 100)])))
+    assert results(one.watermark(40)) == [((20, 26, 1), 101)]

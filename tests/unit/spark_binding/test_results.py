@@ -190,6 +190,9 @@ def test_categories_and_large_lists_become_what_spark_reads() -> None:
     (made,) = Checked(gives([batch]), columns("t string").add("n", ArrayType(LongType())))(iter([]))
     assert made.schema.types == [pa.string(), pa.list_(pa.int64())]
     assert made.to_pylist() == batch.to_pylist()
+    pairs = pa.DictionaryArray.from_arrays(pa.array([0, None]), pa.array([{"a": 1}]))
+    (made,) = Checked(gives([pa.record_batch({"p": pairs})]))(iter([]))
+    assert made.to_pylist() == [{"p": {"a": 1}}, {"p": None}]
     counts = pa.record_batch({"t": pa.array([1]).dictionary_encode(), "n": pa.array([[1]])})
     with pytest.raises(SchemaMismatch, match="gave column 't' as int64; its schema has string"):
         list(Checked(gives([counts]), columns("t string").add("n", ArrayType(LongType())))(iter([])))
