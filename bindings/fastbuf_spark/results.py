@@ -104,7 +104,7 @@ class Checked:
 
 
 def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without what pandas and polars give and Spark's reader lacks: columns of categories, large lists."""
+    """The batch with plain columns for categories and large lists, which pandas and polars give and Spark lacks."""
     import pyarrow as pa
 
     for place, field in enumerate(batch.schema):

@@ -286,7 +286,7 @@ class AlignedWindows:
         self.flush()
         self._since, self._late_in, self._touched = 0, False, []
         windows = np.unique(self._windows(self._runs.labels()[0])[1])
-        # Of those that another output mode has dropped, panes may be there that later windows have, too
+        # A window that another output mode has dropped may still have panes: those that later windows share
         windows = windows[self.assigner.ends(windows) - 1 > self.rules.dropped_us]
         yield from self._emit(windows if self.rules.trigger.early else windows[self._ended(windows)])
 

@@ -133,11 +133,10 @@ def _sources_before(stages: Sequence[StreamStage], number: int) -> list[str]:
 
 
 def _names_of_operators(stages: Sequence[StreamStage], before: Mapping[str, Any]) -> dict[str, str]:
-    """The checkpoint's name for each stage with state: of those of one label, which are numbered by their places, that
-    of the same sources.
+    """The checkpoint's name for each stage with state.
 
-    Sides of a union that change their places had each other's state, and a new one in front of them that of the next.
-    A side whose source is another one now is the one that is left; a side that is new has a name of its own.
+    Stages of one label are numbered by their places, which may change: each gets the name of the one that had its
+    sources.  A stage with another source takes a name that is left over, and a new one gets a name of its own.
     """
     names: dict[str, str] = {}
     alike: dict[str, dict[str, list[str]]] = {}

@@ -238,7 +238,10 @@ class _FilesReader:
 
 
 def _finds(looked: str, path: str) -> bool:
-    """Whether a look finds a file, as a checkpoint keeps looks: path, ``pathGlobFilter``, and whether it was deep."""
+    """Whether a listing finds a file.
+
+    ``looked`` is what a checkpoint keeps of it, a line each: its path, ``pathGlobFilter``, and a star if it was deep.
+    """
     base, name, deep = [*looked.split("\n"), "", ""][:3]
     folder = listing.base_of(base, path)
     *between, own = path.removeprefix(folder).split("/")
