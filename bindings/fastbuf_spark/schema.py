@@ -268,7 +268,8 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
         try:
             column = _without_views(column)
             if not column.type.equals(field.type, check_metadata=True):
-                if swapped and _is_text(column.type) != _is_text(field.type):
+                given = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+                if swapped and is_text(given) != is_text(field.type):
                     raise pa.ArrowInvalid(f"columns are taken by position: it gave {names}, not {schema.names}")
                 if alters(column.type, field.type):
                     raise pa.ArrowInvalid("a cast may alter values; make it in the function, or change the schema")
@@ -282,10 +283,10 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
     return without_nulls(pa.RecordBatch.from_arrays(columns, schema=schema), required(schema), whose)
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of a type are texts."""
     from pyarrow import types
 
-    kind = kind.value_type if types.is_dictionary(kind) else kind
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 

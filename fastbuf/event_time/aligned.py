@@ -73,7 +73,7 @@ class AlignedWindows:
         self._behind: list[pa.Table] = []  # label and keys of a batch that may fire at once
         self._touched: list[pa.Table] = []  # the same since the last early results
         self._since = 0  # rows since the last complete result
-        self._late_in = False  # of these, one for a window that has ended
+        self.waits = False  # of these, one for a window that has ended
 
     # ---- labels
 
@@ -142,7 +142,7 @@ class AlignedWindows:
         behind = not rules.once and bool(self._ended(first)[0])
         if rules.complete:
             self._since += table.num_rows
-            self._late_in |= behind
+            self.waits |= behind
         elif behind or rules.trigger.rows is not None:
             self._behind.append(table.select([LABEL, *self.keys]))
         if self._notes:
@@ -210,13 +210,13 @@ class AlignedWindows:
         """A greater watermark: windows that end with it, then early results, then windows that are over are dropped."""
         before, self.watermark = self.watermark, watermark
         rules = self.rules
-        if watermark >= self._next or self._late_in:
+        if watermark >= self._next or self.waits:
             self.flush(self._due(watermark))
             windows = np.unique(self._windows(self._runs.labels()[0])[1])
             at = rules.fires_at(self.assigner.ends(windows))
             due = windows[(at > before) & (at <= watermark)]
             if rules.complete:
-                if len(due) or self._late_in:
+                if len(due) or self.waits:
                     yield from self._all()
             else:
                 yield from self._emit_due(due)
@@ -268,23 +268,18 @@ class AlignedWindows:
         """What rows of the state are of, where windows overlap: each has its own if what has fired is dropped."""
         return "of each window" if self._copies else "of panes" if self._panes else ""
 
-    @property
-    def waits(self) -> bool:
-        """Whether there are rows of windows that have ended, for the next complete result."""
-        return self._late_in
-
     def touch_all(self) -> None:
         """All windows may have rows that early results have not shown."""
         if self._notes:
             self._touched = [table.select([LABEL, *self.keys]) for table in self._runs.tables()]
         self._since = MAX if self._runs.runs else 0
-        self._late_in = self.rules.complete and bool(self._runs.runs)
+        self.waits = self.rules.complete and bool(self._runs.runs)
         self._plan()
         self._next = min(self._next, self.watermark)
 
     def _all(self) -> Iterator[pa.RecordBatch]:
         self.flush()
-        self._since, self._late_in, self._touched = 0, False, []
+        self._since, self.waits, self._touched = 0, False, []
         windows = np.unique(self._windows(self._runs.labels()[0])[1])
         # A window that another output mode has dropped may still have panes: those that later windows share
         windows = windows[self.assigner.ends(windows) - 1 > self.rules.dropped_us]

@@ -76,7 +76,7 @@ class SessionWindows:
         self._next = NEVER  # nothing happens to sessions below this watermark
         self._fires: list[pa.Table] = []  # what fires behind this batch
         self._since = 0  # rows since the last results, in output mode "complete"
-        self._late_in = False  # whether some of them are of sessions that had ended before
+        self.waits = False  # whether some of them are of sessions that had ended before
 
     # ---- rows
 
@@ -88,7 +88,7 @@ class SessionWindows:
         table = table.add_column(0, END, pa.array(ends)).add_column(0, LABEL, pa.array(times))
         self._since += table.num_rows
         rules, first = self.rules, int(ends.min()) - 1
-        self._late_in |= rules.complete and first <= self.watermark
+        self.waits |= rules.complete and first <= self.watermark
         behind = rules.dropped_us if rules.complete else max(self.watermark, rules.dropped_us)
         if first <= behind or (rules.trigger.rows is not None and not rules.complete):
             self.flush()
@@ -194,12 +194,12 @@ class SessionWindows:
         """A greater watermark: sessions that end with it, then early results; sessions that are over are dropped."""
         rules = self.rules
         before = self.watermark
-        if watermark >= self._next or self._late_in:
+        if watermark >= self._next or self.waits:
             self.flush()
             self.watermark = watermark
             if rules.complete:
                 due = any(self._between(run.rows(), before).any() for run in self._open.runs)
-                if due or self._late_in:
+                if due or self.waits:
                     yield from self._all()
             else:
                 for fires in self._due(before):
@@ -269,23 +269,18 @@ class SessionWindows:
 
     layout = ""  #: see :class:`AlignedWindows`
 
-    @property
-    def waits(self) -> bool:
-        """Whether there are rows of windows that have ended, for the next complete result."""
-        return self._late_in
-
     def touch_all(self) -> None:
         """After a restore: anything may be due."""
         has_rows = len(self._open) + len(self._ended) > 0
         self._since = MAX if has_rows else 0
-        self._late_in = self.rules.complete and has_rows
+        self.waits = self.rules.complete and has_rows
         self._next = MIN
 
     def _all(self) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         self.flush()
-        self._since, self._late_in = 0, False
+        self._since, self.waits = 0, False
         tables = self._tables()
         if not self.rules.trigger.early:
             ended = [int64s(table.column(END)) - 1 <= self.watermark for table in tables]

@@ -22,6 +22,8 @@ import fastbuf_spark as fbs
 SECOND = 1_000_000
 RESULT = "k long, start long, end long, v string"
 ROWS = shuffled(1200, 7)
+#: With a gap of 2 s behind each 60 rows, by their places: by their values some would come 2 s late.
+BURSTS = [(at + place // 60 * 2 * SECOND, key, value) for place, (at, key, value) in enumerate(ROWS)]
 Window = tuple[Any, Any]
 Answers = list[tuple[int, Any, Any, tuple[int, ...]]]
 
@@ -126,8 +128,7 @@ def in_order(answers: Answers) -> Answers:
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("kind", ["tumbling", "offset", "sliding", "session", "global"])
 def test_each_verb_of_each_window(spark: Any, tmp_path: Path, kind: str, verb: str) -> None:
-    # Bursts for sessions, with a gap of 2 s behind each 60 rows
-    rows = [(at + value // 60 * 2 * SECOND, key, value) for at, key, value in ROWS] if kind == "session" else ROWS
+    rows = BURSTS if kind == "session" else ROWS
     groups = texts(spark, rows)("k", partitions=2)
     windows = {
         "tumbling": lambda: groups.window("1 second"),
@@ -297,7 +298,7 @@ def test_days_of_local_clocks(spark: Any, tmp_path: Path, kind: str, change: str
 @pytest.mark.parametrize("kind", ["window", "sliding", "session"])
 def test_complete_results_of_windows(spark: Any, tmp_path: Path, kind: str) -> None:
     """At each change all windows that have ended: each time those of before, and the last time all."""
-    rows = [(at + value // 60 * 2 * SECOND, key, value) for at, key, value in ROWS]
+    rows = BURSTS
     groups = texts(spark, rows, size=100)("k", partitions=1)
     windows = {
         "window": lambda: groups.window("2 seconds"),

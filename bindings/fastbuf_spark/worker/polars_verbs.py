@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastbuf_spark.results import each, one
-from fastbuf_spark.schema import cast
+from fastbuf_spark.schema import cast, is_text
 from fastbuf_spark.worker.groups import Group
 from fastbuf_spark.worker.verbs import ArrowVerb, conform_table
 
@@ -75,7 +75,7 @@ def _same_but_for_width(actual: pa.DataType, wanted: pa.DataType) -> bool:
         return actual.unit == wanted.unit and (actual.tz is None) == (wanted.tz is None)
     if types.is_decimal(actual) and types.is_decimal(wanted):
         return bool(actual.scale == wanted.scale)
-    for same in (_is_text, _is_bytes, types.is_null):
+    for same in (is_text, _is_bytes, types.is_null):
         if same(actual):
             return bool(same(wanted)) or same is types.is_null
     return bool(actual == wanted)
@@ -85,12 +85,6 @@ def _is_list(kind: pa.DataType) -> bool:
     from pyarrow import types
 
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def _is_bytes(kind: pa.DataType) -> bool:

@@ -108,8 +108,9 @@ def test_killed_at_random(target: Target, tmp_path: Path) -> None:
         begun, begins = FORKS.Pipe(duplex=False)
         process = generation(kind, where, str(tmp_path), job, number, checkpoints, "", 1, begins)
         assert begun.poll(60)
-        # Where it is killed is to be random; on a busy machine later each time, until one has come to a checkpoint
-        time.sleep(rng.uniform(0.0, 0.5 if done else min(4.0, 0.5 * (number + 1))))
+        # On a busy machine later each time, until one has come to a checkpoint
+        longest = 0.5 if done else min(4.0, 0.5 * (number + 1))
+        time.sleep(rng.uniform(0.0, longest))  # where it is killed is to be random
         process.kill()
         ended(process)
         done = json.loads(path.read_text())[0] if path.exists() else 0
